@@ -1,0 +1,1 @@
+"""Checkpoint files: headers, bounded reading, census, sources, conversion. Imports no torch."""

@@ -1,0 +1,464 @@
+"""The Parquet tables of a record: their columns, how they are written and read.
+
+One declaration per table, used by every writer and by the auditor. A table is either *result*
+(what each faithful run of a plan repeats) or *telemetry* (times, resident memory, process ids).
+Knows the columns, nothing of how they were observed and nothing of how they are judged.
+"""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.canonical import sha256_digest, write_durable
+from harness.errors import EvidenceError
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "str": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "strs": pa.list_(pa.string()),
+    "ints": pa.list_(pa.int64()),
+}
+MAX_TABLE_BYTES = 1 << 30
+MAX_TABLE_ROWS = 50_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Declaration of one table. ``columns`` maps a name to a type; ``?`` marks a nullable one."""
+
+    name: str
+    writer: str
+    """Which child writes it: ``producer``, ``witness``, ``fixture``, ``supervisor``, ``auditor``."""
+    kind: str
+    """``result`` or ``telemetry``."""
+    key: tuple[str, ...]
+    """Columns that identify a row within one table file."""
+    columns: Mapping[str, str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [
+                pa.field(name, _ARROW[kind.removesuffix("?")], nullable=kind.endswith("?"))
+                for name, kind in self.columns.items()
+            ]
+        )
+
+
+def _table(
+    name: str, writer: str, kind: str, key: str, columns: Mapping[str, str]
+) -> tuple[str, Table]:
+    return name, Table(
+        name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns
+    )
+
+
+TABLES: Mapping[str, Table] = dict(
+    [
+        _table(
+            "materializations",
+            "producer",
+            "result",
+            "id",
+            {
+                "id": "str",
+                "status": "str",
+                "lifecycle": "str",  # live, released, absent
+                "logical_state_id": "str?",  # the actual ones, null when absent
+                "representation": "str?",
+                "memory_resource_id": "str?",
+                "persistence": "str",
+                "role": "str",
+                "requirement": "str",
+                "requested_bytes": "int",
+                "allocated_bytes": "int",
+                "bytes_before_release": "int?",
+                "bytes_after_release": "int?",
+                "released_bytes": "int?",
+                "qualifying_ids": "strs",
+                "detail": "str?",
+            },
+        ),
+        _table(
+            "authorities",
+            "producer",
+            "result",
+            "logical_state_id materialization_id",
+            {
+                "logical_state_id": "str",
+                "materialization_id": "str",
+                "lineage": "str",
+                "memory_resource_id": "str?",
+                "point": "str",  # after_population, after_decode
+            },
+        ),
+        _table(
+            "executions",
+            "producer",
+            "result",
+            "id",
+            {"id": "str", "strategy_unit": "str", "compute_unit_id": "str", "status": "str"},
+        ),
+        _table(
+            "fetches",
+            "producer",
+            "result",
+            "key",
+            {
+                "key": "str",
+                "file": "str",
+                "dtype": "str",
+                "shape": "ints",
+                "bytes": "int",
+                "digest": "str",
+                "num_fetches": "int",
+            },
+        ),
+        _table(
+            "sources",
+            "producer",
+            "result",
+            "file",
+            {"file": "str", "size_bytes": "int", "num_opens": "int", "num_closes": "int"},
+        ),
+        _table(
+            "tensors",
+            "producer",
+            "result",
+            "materialization_id name point",
+            {
+                "materialization_id": "str",
+                "name": "str",
+                "point": "str",  # after_population, after_decode
+                "dtype": "str",
+                "shape": "ints",
+                "bytes": "int",
+                "digest": "str",
+            },
+        ),
+        _table(
+            "expected_tensors",
+            "fixture",
+            "result",
+            "representation name",
+            {
+                "representation": "str",
+                "name": "str",
+                "dtype": "str",
+                "shape": "ints",
+                "bytes": "int",
+                "digest": "str",
+            },
+        ),
+        _table(
+            "fixture_outputs",
+            "fixture",
+            "result",
+            "phase step output",
+            {
+                "phase": "str",
+                "step": "int",
+                "output": "str",  # plane, logits
+                "dtype": "str",
+                "shape": "ints",
+                "bytes": "int",
+                "digest": "str",
+                "token": "int?",
+            },
+        ),
+        _table(
+            "steps",
+            "producer",
+            "result",
+            "repetition phase step",
+            {
+                "repetition": "int",  # 0 for the one prefill of a realization
+                "phase": "str",  # prefill, decode
+                "step": "int",  # chunk index of a prefill, else decode step
+                "start_position": "int",
+                "num_rows": "int",
+                "token": "int?",  # greedy choice after the step; null inside a prompt
+                "plane_digest": "str",
+                "logits_digest": "str?",
+                "num_nan": "int",
+                "num_inf": "int",
+                "margin": "float?",  # top logit minus the second
+            },
+        ),
+        _table(
+            "correctness",
+            "producer",
+            "result",
+            "repetition phase step output",
+            {
+                "repetition": "int",
+                "phase": "str",
+                "step": "int",
+                "output": "str",
+                "num_elements": "int",
+                "num_different": "int",  # elements whose bits differ from the fixture
+                "max_abs": "float",
+                "max_rel": "float",
+                "num_nan": "int",
+                "num_inf": "int",
+                "fixture_digest": "str",
+            },
+        ),
+        _table(
+            "states",
+            "producer",
+            "result",
+            "repetition point name",
+            {
+                "repetition": "int",
+                "point": "str",  # before_prefill, after_prefill, after_restore, after_decode
+                "name": "str",
+                "bytes": "int",
+                "digest": "str",
+            },
+        ),
+        _table(
+            "sentinels",
+            "producer",
+            "result",
+            "name point",
+            {
+                "name": "str",
+                "point": "str",
+                "canary_count": "int",  # what the sentinel counted of its planted canary
+                "count": "int",  # what it counted of the real thing; good is 0
+                "detail": "str?",
+            },
+        ),
+        _table(
+            "ledger",
+            "producer",
+            "telemetry",
+            "point memory_resource_id",
+            {
+                "point": "str",
+                "memory_resource_id": "str",
+                "requested_bytes": "int",
+                "allocated_bytes": "int",
+                "peak_allocated_bytes": "int",
+                "capacity_bytes": "int",
+                "num_arenas": "int",
+                "unplanned_tensor_bytes": "int",  # live tensors that belong to no arena
+            },
+        ),
+        _table(
+            "checkpoints",
+            "witness",
+            "telemetry",
+            "point",
+            {
+                "point": "str",
+                "read_at": "str",
+                "vm_rss_bytes": "int",
+                "vm_hwm_bytes": "int",
+                "rss_anon_bytes": "int",
+                "rss_file_bytes": "int",
+                "rss_shmem_bytes": "int",
+                "vm_swap_bytes": "int",
+                "uss_bytes": "int",
+                "max_rss_bytes": "int?",  # ru_maxrss, as the producer reports it
+                "minor_faults": "int",
+                "major_faults": "int",
+                "swap_in_pages": "int",
+                "swap_out_pages": "int",
+                "num_threads": "int",
+                "num_descriptors": "int",
+                "checkpoint_descriptors": "strs",  # names of open checkpoint files
+                "checkpoint_mappings": "strs",  # names of mapped checkpoint files
+                # Resident pages outside the declared arenas, by kind of mapping:
+                "private_anonymous_bytes": "int",
+                "shared_anonymous_bytes": "int",
+                "memfd_bytes": "int",
+                "new_file_bytes": "int",  # private pages of files mapped since the baseline
+                "unplanned_bytes": "int",  # growth of the above over the baseline
+                "new_files": "strs",
+            },
+        ),
+        _table(
+            "arenas",
+            "witness",
+            "telemetry",
+            "point materialization_id",
+            {
+                "point": "str",
+                "materialization_id": "str",
+                "memory_resource_id": "str",
+                "declared_bytes": "int",
+                "mapped_bytes": "int",  # what /proc shows at the address; 0 when unmapped
+                "resident_bytes": "int",
+            },
+        ),
+        _table(
+            "step_times",
+            "producer",
+            "telemetry",
+            "repetition phase step",
+            {
+                "repetition": "int",
+                "phase": "str",
+                "step": "int",
+                "duration_ns": "int",
+                "sentinel_ns": "int",  # digests and counters of the step, apart from duration
+            },
+        ),
+        _table(
+            "facts",
+            "producer",
+            "result",
+            "name",
+            {"name": "str", "value": "str"},  # what the child measured of its own conditions
+        ),
+        _table(
+            "lifecycle",
+            "producer",
+            "telemetry",
+            "order",
+            {"order": "int", "event": "str", "at_ns": "int", "detail": "str?"},
+        ),
+        _table(
+            "distributions",
+            "producer",
+            "telemetry",
+            "name",
+            {"name": "str", "version": "str"},
+        ),
+        _table(
+            "trials",
+            "supervisor",
+            "telemetry",
+            "child realization",
+            {
+                "child": "str",  # fixture, producer, witness
+                "realization": "int",
+                "outcome": "str",  # completed, failed, killed, timed_out, not_started
+                "exit_code": "int?",
+                "signal": "str?",
+                "duration_ns": "int",
+                "message": "str?",
+            },
+        ),
+        _table(
+            "differences",
+            "auditor",
+            "result",
+            "check path",
+            {
+                "check": "str",
+                "status": "str",  # failed, not_evaluated
+                "path": "str",
+                "expected": "str",
+                "got": "str",
+            },
+        ),
+    ]
+)
+"""Every table, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenTable:
+    """A reference to one written table, as a statement names it."""
+
+    name: str
+    realization: int | None
+    """Which fresh realization wrote it; ``None`` when it covers the whole record."""
+    digest: str
+    num_rows: int
+    size_bytes: int
+
+
+def encode(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[bytes, int]:
+    """Encode rows as Parquet bytes; returns the bytes and the number of rows.
+
+    Raises:
+        EvidenceError: When a row has a missing, unknown, mistyped or null-where-required column.
+    """
+    table = TABLES[name]
+    listed = [dict(row) for row in rows]
+    for index, row in enumerate(listed):
+        if row.keys() != table.columns.keys():
+            raise EvidenceError(
+                f"row {index} of table {name} has other columns",
+                expected=", ".join(table.columns),
+                got=", ".join(row),
+            )
+        for column, kind in table.columns.items():
+            if row[column] is None and not kind.endswith("?"):
+                raise EvidenceError(f"row {index} of table {name} has no {column}")
+    try:
+        data = pa.Table.from_pylist(listed, schema=table.schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise EvidenceError(f"table {name} has a mistyped value", got=str(error)) from error
+    buffer = io.BytesIO()
+    pq.write_table(data, buffer, compression="zstd", store_schema=False)
+    return buffer.getvalue(), len(listed)
+
+
+def write(
+    folder: Path, name: str, rows: Iterable[Mapping[str, Any]], *, realization: int | None = None
+) -> WrittenTable:
+    """Write one table durably as ``<folder>/<name>.parquet``."""
+    data, num_rows = encode(name, rows)
+    write_durable(folder / f"{name}.parquet", data)
+    return WrittenTable(
+        name=name,
+        realization=realization,
+        digest=sha256_digest(data),
+        num_rows=num_rows,
+        size_bytes=len(data),
+    )
+
+
+def decode(name: str, data: bytes, *, where: str) -> list[dict[str, Any]]:
+    """Decode Parquet bytes into rows, refusing anything but the declared columns.
+
+    Raises:
+        EvidenceError: When the bytes are no such table, or are too large to be one.
+    """
+    table = TABLES.get(name)
+    if table is None:
+        raise EvidenceError("unknown table", expected=", ".join(TABLES), got=name, where=where)
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        meta = file.metadata
+        uncompressed = sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups))
+        if uncompressed > MAX_TABLE_BYTES or meta.num_rows > MAX_TABLE_ROWS:
+            raise EvidenceError(
+                "table is too large",
+                expected=f"at most {MAX_TABLE_BYTES} bytes and {MAX_TABLE_ROWS} rows",
+                got=f"{uncompressed} bytes, {meta.num_rows} rows",
+                where=where,
+            )
+        if file.schema_arrow != table.schema:
+            raise EvidenceError(
+                f"table {name} has other columns",
+                expected=str(table.schema.names),
+                got=str(file.schema_arrow.names),
+                where=where,
+            )
+        rows: list[dict[str, Any]] = file.read().to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise EvidenceError(f"not a table {name}", got=str(error), where=where) from error
+    return rows
+
+
+def duplicates(name: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Row keys that occur more than once, sorted."""
+    seen: set[tuple[Any, ...]] = set()
+    repeated: set[tuple[Any, ...]] = set()
+    for row in rows:
+        key = tuple(row[column] for column in TABLES[name].key)
+        (repeated if key in seen else seen).add(key)
+    return sorted(repeated)

@@ -1,0 +1,1 @@
+"""Clock, memory ledger, environment, devices and the witness. Knows no plan being judged."""

@@ -1,0 +1,1 @@
+"""Frozen plans: record types, loading, checking, deriving, binding. Imports no torch."""

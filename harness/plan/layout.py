@@ -1,0 +1,131 @@
+"""What an adapter's torch-free layout hands to plan checking, deriving and realization.
+
+A layout is pure data and arithmetic about one model family: which checkpoint keys a range of
+layers needs, which representations a state can have, and the exact tensors of each. The types
+here know no family; every family's ``adapters/<family>/layout.py`` implements
+:class:`AdapterLayout`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from harness.plan.records import Determinism, ModelRange, SemanticClass, Workload
+
+DTYPE_BYTES: Mapping[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int32": 4,
+    "int64": 8,
+    "float8_e4m3fn": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+"""Bytes of one element, by torch's dtype name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """One tensor: its name inside a materialization, dtype (torch's name) and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CensusEntry:
+    """One tensor of a checkpoint, as its file header declares it."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    source_bytes: int
+    sha256: str | None
+    digest_source: str
+    """``none``, ``declared`` or ``measured``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutRequest:
+    """Everything a layout's arithmetic may depend on."""
+
+    config: Mapping[str, Any]
+    """The family's normalized architecture, from :meth:`AdapterLayout.parse_config`."""
+    spec: ModelRange
+    determinism: Determinism
+    workload: Workload
+    staging: str
+    """``whole`` or ``streaming``."""
+    staging_window_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateDesign:
+    """One logical state and the materializations an adapter proposes for it."""
+
+    id: str
+    semantic_class: SemanticClass
+    from_checkpoint: bool
+    reconstruction_inputs: tuple[str, ...] | None
+    tensor_keys: tuple[str, ...]
+    """Checkpoint keys whose bytes make this state; empty for mutable and derived state."""
+    staging_representation: str | None
+    """Form of the transient host copy, or ``None`` when the state is never staged."""
+    representation: str
+    """Form of the persistent copy."""
+    role: str
+    on_device: bool
+    """Whether the persistent copy lives in the device's memory (else in system RAM)."""
+    forbidden_on_host: bool
+    required_by_execution: bool
+
+
+class AdapterLayout(Protocol):
+    """A family's layout. Implementations are stateless and import no torch."""
+
+    @property
+    def family(self) -> str:
+        """Name used in ``adapter_data.family``."""
+
+    @property
+    def strategy_units(self) -> frozenset[str]:
+        """Executions the adapter can run (rule 17)."""
+
+    @property
+    def boundaries_version(self) -> str:
+        """Version of the static ordered boundary list."""
+
+    def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Normalize a model's ``config.json``; refuse by name what is not supported."""
+
+    def tensor_keys(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
+        """Checkpoint keys that the range needs, sorted."""
+
+    def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
+        """The logical states of the range, in realization order."""
+
+    def supports_representation(self, logical_state_id: str, representation: str) -> bool:
+        """Whether the adapter can realize the state in the representation (rule 8)."""
+
+    def tensors(
+        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+    ) -> tuple[TensorSpec, ...]:
+        """Exact tensors of one representation, in arena order."""
+
+    def expected_bytes_by_key(
+        self, request: LayoutRequest, census: Sequence[CensusEntry]
+    ) -> dict[str, int]:
+        """Resident bytes that each checkpoint key contributes."""
+
+    def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
+        """Names of the boundaries of one step, in execution order."""

@@ -1,0 +1,1 @@
+"""The published R1 schema and its names, as data."""

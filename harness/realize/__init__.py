@@ -1,0 +1,1 @@
+"""The producer's floor: turns a bound plan into state in memory, generically."""

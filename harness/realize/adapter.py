@@ -1,0 +1,116 @@
+"""The protocol between the generic realizer and a model family's adapter.
+
+The realizer decides order, release and status; the adapter knows what tensors mean. Nothing here
+names a model family.
+
+Shape legend: R rows of one step, H hidden size, V vocabulary size.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from harness.plan.layout import AdapterLayout, LayoutRequest, TensorSpec
+from harness.plan.records import Execution, Materialization
+from harness.state.arena import Arena, Memory
+
+Tap = Callable[[int, torch.Tensor], None]
+"""Called with a boundary's index and tensor; ``None`` when nothing is captured."""
+
+
+class TensorSource(Protocol):
+    """Bounded access to the checkpoint's tensors; each key is fetched exactly once."""
+
+    def read_into(self, key: str, target: torch.Tensor) -> None:
+        """Read one whole tensor's bytes into ``target`` (same dtype, shape; contiguous)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterContext:
+    """What an adapter may use: no plan, no store, no clock."""
+
+    request: LayoutRequest
+    memories: Mapping[str, Memory]
+    """By plan memory id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realized:
+    """What an adapter hands back for one materialization it realized."""
+
+    arena: Arena
+    logical_state_id: str
+    lineage: str | None = None
+    """Minted by the owner of a mutable state when it is realized; else ``None``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOutput:
+    """Outputs of one executed step."""
+
+    plane: torch.Tensor
+    """[R, H]: the last layer's residual output (compute dtype)."""
+    logits: torch.Tensor | None
+    """[V] float32 of the last row, or ``None`` when not asked for or there is no head."""
+
+
+class Executor(Protocol):
+    """One activated execution. Positions run from 0; entries ensure state before they compute."""
+
+    def step(
+        self,
+        token_ids: Sequence[int],
+        start_position: int,
+        *,
+        want_logits: bool,
+        tap: Tap | None = None,
+    ) -> StepOutput:
+        """Run one step over the rows at ``start_position`` and advance the mutable state."""
+
+    def reset(self) -> None:
+        """Return the mutable state to empty: zero tensors, frontier 0."""
+
+    def declared_state(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor of the mutable state, by name: what reset, snapshot and digests cover."""
+
+    def frontier(self) -> int:
+        """Number of positions the mutable state holds."""
+
+    def restore_frontier(self, positions: int) -> None:
+        """Set the frontier after the declared tensors were restored bytewise."""
+
+    def observed_authorities(self) -> Mapping[str, str]:
+        """Logical state id -> lineage, as the owning objects hold it now."""
+
+
+class Adapter(Protocol):
+    """One model family's realization of planned state."""
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """The family's torch-free layout."""
+
+    def begin(self, context: AdapterContext) -> None:
+        """Remember the context; allocate nothing."""
+
+    def stage(self, intent: Materialization, source: TensorSource) -> Realized:
+        """Realize a staging materialization: whole state, or an empty window of bounded size."""
+
+    def realize(self, intent: Materialization, source: TensorSource) -> Realized:
+        """Realize a persistent materialization, from staging, source, or nothing."""
+
+    def unpopulated(self, intent: Materialization) -> Sequence[str]:
+        """Names of slots of a final residency that hold no data yet (the adapter's own check)."""
+
+    def release(self, intent: Materialization) -> None:
+        """Drop the adapter's own references to a staging materialization's tensors."""
+
+    def activate(self, execution: Execution) -> Executor:
+        """Bind resident tensors and mutable state into something that runs."""
+
+
+def bytes_of(specs: Sequence[TensorSpec]) -> int:
+    """Requested bytes of a list of tensors."""
+    return sum(spec.num_bytes for spec in specs)

@@ -1,0 +1,1 @@
+"""The supervisor and the entries of its child processes."""

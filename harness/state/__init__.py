@@ -1,0 +1,1 @@
+"""State in memory: arenas, sessions, digests. The floor below realization."""

@@ -1,0 +1,1 @@
+"""Tensor operations: a named reference, a CPU path and one entry each. Knows no harness."""
