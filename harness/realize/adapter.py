@@ -95,11 +95,16 @@ class Adapter(Protocol):
     def begin(self, context: AdapterContext) -> None:
         """Remember the context; allocate nothing."""
 
-    def stage(self, intent: Materialization, source: TensorSource) -> Realized:
-        """Realize a staging materialization: whole state, or an empty window of bounded size."""
+    def allocate(self, intent: Materialization) -> Realized:
+        """Map the arena of one materialization (staging or persistent), zeroed."""
 
-    def realize(self, intent: Materialization, source: TensorSource) -> Realized:
-        """Realize a persistent materialization, from staging, source, or nothing."""
+    def populate(self, intent: Materialization, source: TensorSource) -> None:
+        """Fill an allocated materialization, from staging, source, or nothing.
+
+        Staging comes first; then all persistent arenas are allocated, and then filled, both in
+        plan order. A whole staging copy is filled by its own call; a streaming window is used
+        while its residency is filled. Mutable state, snapshots and reference outputs stay zeroed.
+        """
 
     def unpopulated(self, intent: Materialization) -> Sequence[str]:
         """Names of slots of a final residency that hold no data yet (the adapter's own check)."""

@@ -1,0 +1,99 @@
+"""The per-step sentinels: digests, counters, comparison with the reference, durations.
+
+Called after each step, outside the step's own duration; what it costs itself is recorded beside
+it. Knows outputs and rows of tables; knows no plan, no model and no verdict.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from harness.measure.clock import monotonic_ns
+from harness.realize.adapter import StepOutput
+from harness.realize.compare import compare
+from harness.realize.sampling import Choice
+from harness.state.digests import count_non_finite, tensor_digest
+
+Row = dict[str, object]
+
+
+class StepRecorder:
+    """Collects the rows of ``steps``, ``step_times`` and ``correctness``."""
+
+    def __init__(self, reference: Mapping[str, torch.Tensor] | None) -> None:
+        """Args: reference: the resident reference outputs (see :class:`ReferenceRows`)."""
+        self._reference = ReferenceRows(reference) if reference is not None else None
+        self.steps: list[Row] = []
+        self.step_times: list[Row] = []
+        self.correctness: list[Row] = []
+        self.num_nan = 0
+        self.num_inf = 0
+
+    def record(
+        self,
+        output: StepOutput,
+        *,
+        repetition: int,
+        phase: str,
+        step: int,
+        start_position: int,
+        choice: Choice | None,
+        duration_ns: int,
+    ) -> None:
+        """Record one step and the token chosen after it (``None`` without logits)."""
+        began = monotonic_ns()
+        plane, logits = output.plane, output.logits
+        where: Row = {"repetition": repetition, "phase": phase, "step": step}
+        num_nan, num_inf = count_non_finite(plane)
+        if logits is not None:
+            nan, inf = count_non_finite(logits)
+            num_nan, num_inf = num_nan + nan, num_inf + inf
+        self.num_nan += num_nan
+        self.num_inf += num_inf
+        self.steps.append(
+            where
+            | {
+                "start_position": start_position,
+                "num_rows": plane.shape[0],
+                "token": None if choice is None else choice.token,
+                "plane_digest": tensor_digest(plane),
+                "logits_digest": None if logits is None else tensor_digest(logits),
+                "num_nan": num_nan,
+                "num_inf": num_inf,
+                "margin": None if choice is None else choice.margin,
+            }
+        )
+        if self._reference is not None:
+            for name, actual in (("plane", plane), ("logits", logits)):
+                if actual is not None:
+                    expected = self._reference.rows(name, phase, step, start_position, actual)
+                    self.correctness.append(
+                        where
+                        | {"output": name, "fixture_digest": tensor_digest(expected)}
+                        | vars(compare(actual, expected))
+                    )
+        self.step_times.append(
+            where | {"duration_ns": duration_ns, "sentinel_ns": monotonic_ns() - began}
+        )
+
+
+class ReferenceRows:
+    """The reference outputs, cut the way the steps are.
+
+    ``prefill.plane`` [P, H], ``prefill.logits`` [V], ``decode.plane`` [D, H],
+    ``decode.logits`` [D, V]; P prompt rows, D decode steps, H hidden size, V vocabulary.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def rows(
+        self, output: str, phase: str, step: int, start_position: int, actual: torch.Tensor
+    ) -> torch.Tensor:
+        """The part of the reference that one step's output is compared with."""
+        whole = self._tensors[f"{phase}.{output}"]
+        if phase == "decode":
+            return whole[step : step + 1] if output == "plane" else whole[step]
+        if output == "logits":
+            return whole
+        return whole[start_position : start_position + actual.shape[0]]

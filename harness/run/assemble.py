@@ -1,0 +1,198 @@
+"""Assembles the one statement of a run from the tables that its children wrote.
+
+It observes nothing: every figure here is a sum over rows, and the auditor computes it again.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.canonical import file_digest
+from harness.errors import EvidenceError
+from harness.evidence import tables
+from harness.evidence.redact import redact_command
+from harness.evidence.source import source_identity
+from harness.evidence.statement import (
+    ApplicabilityKey,
+    BindingReference,
+    Claim,
+    FixtureReference,
+    ModelReference,
+    PlanReference,
+    RecordPredicate,
+    SourceIdentity,
+    record_statement,
+)
+from harness.evidence.store import Store
+from harness.evidence.tables import WrittenTable
+from harness.measure.clock import utc_timestamp
+from harness.plan.binding import Binding
+from harness.plan.environment import Environment, environment_document
+from harness.plan.load import LoadedPlan
+from harness.reconcile.result import result_digest
+from harness.run.processes import Outcome
+from harness.run.recipe import FIXTURE_FILE, recipe_digest
+
+Rows = list[dict[str, Any]]
+CLAIMS = (
+    Claim(name="cuda", label="not_executed", detail="no CUDA device took part in this run"),
+    Claim(name="cuda_graph", label="not_executed", detail="no CUDA graph was captured or replayed"),
+)
+"""What a reader could take for shown, and was not executed."""
+
+
+@dataclass(kw_only=True)
+class Gathered:
+    """Tables taken into the store, and their rows by name and realization."""
+
+    written: list[WrittenTable] = field(default_factory=list)
+    rows: dict[str, dict[int | None, Rows]] = field(default_factory=dict)
+
+
+def gather(store: Store, folder: Path, realization: int | None, gathered: Gathered) -> None:
+    """Take every finished table of one child into the store."""
+    for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
+        name = path.stem
+        data = path.read_bytes()
+        rows = tables.decode(name, data, where=str(path))
+        gathered.written.append(
+            WrittenTable(
+                name=name,
+                realization=realization,
+                digest=store.put_table(data),
+                num_rows=len(rows),
+                size_bytes=len(data),
+            )
+        )
+        gathered.rows.setdefault(name, {})[realization] = rows
+
+
+def applicability_key(facts: Mapping[int | None, Rows]) -> ApplicabilityKey | None:
+    """The key that all realizations measured; ``None`` when there is none, or they disagree."""
+    keys = []
+    for rows in facts.values():
+        values = {row["name"]: row["value"] for row in rows}
+        try:
+            keys.append(
+                ApplicabilityKey(
+                    device_class=values["device_class"],
+                    instruction_set=values["instruction_set"],
+                    torch_build=values["torch_build"],
+                    num_threads=int(values["num_threads"]),
+                    dtype=values["dtype"],
+                    kernel_set=values["kernel_set"],
+                    geometry=values["geometry"],
+                )
+            )
+        except (KeyError, ValueError):
+            return None
+    return keys[0] if keys and all(key == keys[0] for key in keys) else None
+
+
+def totals(plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]) -> dict[str, Any]:
+    """Summaries over plan and rows: bytes per memory, and the number of steps."""
+    planned: Counter[str] = Counter()
+    for intent in plan.plan.materializations:
+        if intent.requirement == "required" and intent.persistence == "persistent":
+            planned[intent.memory_resource_id] += intent.expected_bytes
+    observed: dict[str, int] = {}
+    for listed in rows.get("materializations", {}).values():
+        live: Counter[str] = Counter()
+        for row in listed:
+            if row["lifecycle"] == "live" and row["memory_resource_id"] is not None:
+                live[row["memory_resource_id"]] += row["requested_bytes"]
+        for memory, total in live.items():
+            observed[memory] = max(observed.get(memory, 0), total)
+    return {
+        "planned_bytes": dict(sorted(planned.items())),
+        "observed_bytes": dict(sorted(observed.items())),
+        "num_steps": sum(len(listed) for listed in rows.get("steps", {}).values()),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """Everything a statement is assembled from."""
+
+    experiment: str
+    loaded: LoadedPlan
+    plan_bytes: bytes
+    manifest_bytes: bytes | None
+    binding: Binding
+    environment: Environment
+    fixture_folder: Path
+    folders: Mapping[int | None, Sequence[Path]]
+    """Folders in which children wrote tables, by realization."""
+    outcomes: Sequence[Outcome]
+    package_root: Path
+    command: Sequence[str]
+    started_at: str
+
+
+def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathered]:
+    """Write the record of a run; returns its digest and the rows it was made from.
+
+    Raises:
+        EvidenceError: When the statement would exceed its size limit.
+    """
+    gathered = Gathered()
+    tables.write(work, "trials", [outcome.row() for outcome in assembly.outcomes])
+    for realization, folders in [*assembly.folders.items(), (None, [work])]:
+        for folder in folders:
+            gather(store, folder, realization, gathered)
+    plan = assembly.loaded.plan
+    plan_file = store.put_plan(assembly.plan_bytes)
+    manifest = None if assembly.manifest_bytes is None else store.put_manifest(
+        assembly.manifest_bytes
+    )
+    key = applicability_key(gathered.rows.get("facts", {}))
+    predicate = RecordPredicate(
+        experiment=assembly.experiment,
+        plan=PlanReference(
+            digest=plan.digest,
+            file_digest=plan_file,
+            schema=plan.schema,
+            plan_version=plan.plan_version,
+            model=ModelReference(repository=plan.model_repository, revision=plan.model_revision),
+        ),
+        manifest_digest=manifest,
+        binding=BindingReference(
+            compute_units=dict(assembly.binding.compute_units),
+            memories=dict(assembly.binding.memories),
+        ),
+        environment=environment_document(assembly.environment),
+        applicability_key=key,
+        fixture=_fixture(assembly),
+        source=SourceIdentity(**source_identity(assembly.package_root)),
+        tables=tuple(gathered.written),
+        totals=totals(assembly.loaded, gathered.rows),
+        claims=CLAIMS,
+        command=tuple(redact_command(assembly.command)),
+        started_at=assembly.started_at,
+        ended_at=utc_timestamp(),
+        result_digest=_result(assembly.loaded, key, gathered),
+    )
+    return store.put_record(record_statement(predicate)), gathered
+
+
+def _fixture(assembly: Assembly) -> FixtureReference | None:
+    path = assembly.fixture_folder / FIXTURE_FILE
+    if not path.is_file():
+        return None
+    return FixtureReference(
+        recipe_digest=recipe_digest(assembly.loaded.document), digest=file_digest(path)
+    )
+
+
+def _result(
+    loaded: LoadedPlan, key: ApplicabilityKey | None, gathered: Gathered
+) -> str | None:
+    if key is None:
+        return None
+    try:
+        return result_digest(loaded, vars(key), gathered.rows)
+    except (EvidenceError, KeyError):
+        # An aborted run has no result; the auditor says which tables are missing.
+        return None

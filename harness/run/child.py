@@ -1,0 +1,41 @@
+"""What every child process does at its start and end: die with its parent, report, exit by code."""
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+from harness.errors import HarnessError
+
+_PR_SET_PDEATHSIG = 1
+CRASHED = 70
+"""Exit code of an unexpected exception (EX_SOFTWARE)."""
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends, however it ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say(message: str) -> None:
+    """Report progress to the supervisor: one line on standard output."""
+    print(message, flush=True)
+
+
+def run_child(main: Callable[[], int]) -> None:
+    """Run a child's main function and exit by its code; expected errors are one message."""
+    die_with_parent()
+    try:
+        code = main()
+    except HarnessError as error:
+        print(str(error), file=sys.stderr, flush=True)
+        code = int(error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        code = CRASHED
+    sys.exit(code)

@@ -1,0 +1,71 @@
+"""The conditions under which a child's bits are claimed to repeat, as the child measures them.
+
+Applied once at the start of a child that computes, then read back from the libraries; the record's
+applicability key is what was read back. Knows determinism settings, no model.
+"""
+
+from pathlib import Path
+
+import torch
+
+from harness.errors import NotEvaluableError
+from harness.plan.records import Determinism, Workload
+
+KEY_FIELDS = (
+    "device_class",
+    "instruction_set",
+    "torch_build",
+    "num_threads",
+    "dtype",
+    "kernel_set",
+    "geometry",
+)
+
+
+def apply_determinism(settings: Determinism) -> None:
+    """Set threads and deterministic algorithms for this process, without gradients.
+
+    Raises:
+        NotEvaluableError: When the libraries do not take the settings.
+    """
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(settings.num_threads)
+    torch.set_num_interop_threads(1)
+    torch.use_deterministic_algorithms(settings.deterministic_algorithms)
+    if torch.get_num_threads() != settings.num_threads:
+        raise NotEvaluableError(
+            "the thread count could not be set",
+            expected=str(settings.num_threads),
+            got=str(torch.get_num_threads()),
+        )
+
+
+def measured_conditions(
+    settings: Determinism, workload: Workload, *, device_class: str
+) -> dict[str, str]:
+    """Read the conditions back: the fields of the applicability key, and a few facts beside it."""
+    geometry = (
+        f"prompt={len(workload.prompt_token_ids)},chunk={workload.chunk_rows},"
+        f"decode={workload.decode_steps},positions={workload.max_positions},"
+        f"batch_invariant={str(settings.batch_invariant).lower()}"
+    )
+    return {
+        "device_class": device_class,
+        "instruction_set": f"{torch.backends.cpu.get_cpu_capability()} {_cpu_vendor()}",
+        "torch_build": torch.__version__,
+        "num_threads": str(torch.get_num_threads()),
+        "dtype": settings.dtype,
+        "kernel_set": settings.kernel_set,
+        "geometry": geometry,
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
+        "interop_threads": str(torch.get_num_interop_threads()),
+    }
+
+
+def _cpu_vendor() -> str:
+    # Matrix libraries dispatch on the vendor as well as on the instruction set.
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("vendor_id", "CPU implementer"):
+            return value.strip()
+    return "unknown"

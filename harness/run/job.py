@@ -1,0 +1,58 @@
+"""What the supervisor hands to a child: paths and the binding, as one small file.
+
+A producer takes nothing but a frozen plan, a binding, and where to read and write.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.canonical import canonical_bytes, read_json, write_durable
+from harness.plan.binding import Binding
+from harness.plan.environment import Environment, environment_document, parse_environment
+
+MAX_JOB_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One child's job."""
+
+    plan: Path
+    checkpoint: Path
+    """Folder of the pinned checkpoint files."""
+    cache: Path
+    fixture: Path
+    """Folder in which the fixture's file lies, or is to be placed."""
+    binding: Binding
+    environment: Environment
+
+
+def write_job(path: Path, job: Job) -> None:
+    """Write a job file durably."""
+    write_durable(
+        path,
+        canonical_bytes(
+            {
+                "plan": str(job.plan),
+                "checkpoint": str(job.checkpoint),
+                "cache": str(job.cache),
+                "fixture": str(job.fixture),
+                "binding": {key: dict(value) for key, value in asdict(job.binding).items()},
+                "environment": environment_document(job.environment),
+            }
+        ),
+    )
+
+
+def read_job(path: Path) -> Job:
+    """Read a job file."""
+    document: dict[str, Any] = read_json(path, max_bytes=MAX_JOB_BYTES)
+    return Job(
+        plan=Path(document["plan"]),
+        checkpoint=Path(document["checkpoint"]),
+        cache=Path(document["cache"]),
+        fixture=Path(document["fixture"]),
+        binding=Binding(**document["binding"]),
+        environment=parse_environment(document["environment"], where=str(path)),
+    )

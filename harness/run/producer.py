@@ -1,0 +1,285 @@
+"""The producer: one fresh realization of one frozen plan, measured and written as tables.
+
+    conditions -> warm-up -> baseline -> realize -> seal -> prefill, decodes -> measure -> tables
+
+It observes and never judges: it exits 0 when it came to its end, whatever it observed. Run by the
+supervisor as a process of its own; knows no store, no record and no verdict.
+"""
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from harness.adapters.families import adapter_for
+from harness.checkpoint.header import read_header
+from harness.checkpoint.reader import BoundedReader, ReadEntry
+from harness.evidence import tables
+from harness.measure.distributions import distribution_rows
+from harness.measure.witness_client import WitnessClient
+from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
+from harness.plan.load import load_plan
+from harness.plan.manifest import ManifestEntry, load_manifest
+from harness.plan.records import Plan
+from harness.plan.request import layout_request, representations
+from harness.realize import sentinels
+from harness.realize.adapter import AdapterContext, Executor
+from harness.realize.decode import ExecutionLoop
+from harness.realize.observed import authority_rows, execution_rows, owner_of, tensor_rows
+from harness.realize.realizer import Realizer
+from harness.realize.recorder import StepRecorder
+from harness.realize.schedule import schedule_of
+from harness.realize.seal import Seal, watch
+from harness.realize.source import ReaderSource
+from harness.realize.warmup import warm_up
+from harness.run.child import run_child, say
+from harness.run.conditions import apply_determinism, measured_conditions
+from harness.run.job import Job, read_job
+from harness.run.recipe import FIXTURE_FILE
+from harness.run.watch import Watch, source_accesses
+from harness.state.arena import Arena, Memory
+from harness.state.digests import count_non_finite
+
+Row = dict[str, object]
+
+
+class Production:
+    """One realization, from plan to rows."""
+
+    def __init__(self, job: Job, witness: WitnessClient) -> None:
+        loaded = load_plan(job.plan)
+        self.job = job
+        self.witness = witness
+        self.plan: Plan
+        self.seal: Seal
+        self.plan, self.seal = watch(loaded.plan)
+        assert loaded.plan.checkpoint is not None
+        self.manifest = load_manifest(job.plan.parent, loaded.plan.checkpoint.manifest)
+        self.rows: dict[str, list[Row]] = {}
+
+    def run(self) -> None:
+        """Realize, execute and measure; fills ``rows``."""
+        plan, job = self.plan, self.job
+        request = layout_request(plan)
+        apply_determinism(request.determinism)
+        adapter = adapter_for(plan.adapter_data.family or "")
+        known = representations(plan, adapter.layout, self.manifest)
+        memories = bound_memories(job)
+        context = AdapterContext(request=request, memories=memories)
+        schedule = schedule_of(request.workload)
+        reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
+        say("warm-up")
+        warm_up(plan, partial(adapter_for, plan.adapter_data.family or ""), context, schedule)
+        instruments = Watch(memories, self.witness)
+        instruments.checkpoint("baseline")
+
+        adapter.begin(context)
+        realizer = Realizer(
+            plan,
+            adapter,
+            memories,
+            known,
+            ReaderSource(reader),
+            lambda point: self._at(point, realizer, instruments),
+        )
+        realizer.realize(partial(fill_reference, plan, job.fixture))
+        reader.close()
+        reader.seal()
+        guards = self._guards(realizer, reader, instruments)
+        self._check(guards, "after_release")
+
+        activations = realizer.activate()
+        arenas = realizer.arenas()
+        units = [unit for node in plan.resources.nodes for unit in node.compute_units]
+        self.rows["executions"] = execution_rows(activations, units, arenas, memories)
+        recorder = StepRecorder(reference_tensors(plan, arenas))
+        guards += [
+            sentinels.non_finite("nan", lambda: recorder.num_nan, lambda t: count_non_finite(t)[0]),
+            sentinels.non_finite("inf", lambda: recorder.num_inf, lambda t: count_non_finite(t)[1]),
+        ]
+        states: list[Row] = []
+        snapshot = find_arena(plan, arenas, STATE_SNAPSHOT)
+        executors = [item.executor for item in activations if item.executor is not None]
+        if executors and snapshot is not None:
+            say("prefill and decode")
+            loop = ExecutionLoop(executors[0], snapshot.tensors, recorder)
+            instruments.log("seal")
+            self.seal.close()
+            loop.run(schedule)
+            self.seal.open()
+            states = loop.states
+        self._at("after_decode", realizer, instruments)
+        self._check(guards, "after_decode")
+        minted = [entry for executor in executors for entry in held_by(executor, arenas)]
+        self.rows["authorities"] += authority_rows(minted, arenas, memories, "after_decode")
+        realizer.observe_again()
+        self._collect(realizer, recorder, reader, instruments, states)
+        facts = measured_conditions(
+            request.determinism, request.workload, device_class=device_class(job)
+        )
+        self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
+
+    def write(self, folder: Path, realization: int) -> None:
+        """Write every table durably."""
+        for name, rows in self.rows.items():
+            tables.write(folder, name, rows, realization=realization)
+
+    def _at(self, point: str, realizer: Realizer, instruments: Watch) -> None:
+        say(point)
+        arenas = realizer.arenas()
+        instruments.declare(arenas)
+        if point in ("after_population", "after_decode"):
+            self.rows.setdefault("tensors", []).extend(
+                tensor_rows(arenas, self.plan.materializations, point)
+            )
+        if point == "after_population":
+            self.rows["authorities"] = authority_rows(
+                realizer.lineages(), arenas, instruments.memories, point
+            )
+        instruments.checkpoint(point)
+
+    def _guards(
+        self, realizer: Realizer, reader: BoundedReader, instruments: Watch
+    ) -> list[sentinels.Sentinel]:
+        staging = sentinels.StagingWatch(realizer.staging_arenas())
+        allowances = self.plan.memory_allowances
+        assert allowances is not None
+        first = self.manifest[0]
+        return [
+            sentinels.plan_accesses(self.seal, lambda: self.plan.schema),
+            source_accesses(reader, first.key, lambda: memoryview(bytearray(first.source_bytes))),
+            staging.tensors_alive(),
+            staging.mappings_alive(),
+            sentinels.unplanned_tensors(instruments.accounting, instruments.live_arenas),
+            *instruments.witnessed(
+                self.job.checkpoint / first.file, allowances.unplanned_host_bytes
+            ),
+        ]
+
+    def _check(self, guards: list[sentinels.Sentinel], point: str) -> None:
+        self.rows.setdefault("sentinels", []).extend(sentinels.check(guards, point))
+
+    def _collect(
+        self,
+        realizer: Realizer,
+        recorder: StepRecorder,
+        reader: BoundedReader,
+        instruments: Watch,
+        states: list[Row],
+    ) -> None:
+        self.rows |= {
+            "materializations": [record.row() for record in realizer.records.values()],
+            "fetches": [dict(row) for row in reader.records()],
+            "sources": [dict(row) for row in reader.source_rows()],
+            "steps": recorder.steps,
+            "step_times": recorder.step_times,
+            "correctness": recorder.correctness,
+            "states": states,
+            "ledger": instruments.ledger,
+            "lifecycle": instruments.lifecycle,
+            "distributions": [dict(row) for row in distribution_rows()],
+        }
+
+
+def read_entries(manifest: tuple[ManifestEntry, ...]) -> list[ReadEntry]:
+    """The reads that a manifest allows."""
+    return [
+        ReadEntry(
+            key=entry.key,
+            file=entry.file,
+            dtype=entry.dtype,
+            shape=tuple(entry.shape),
+            num_bytes=entry.source_bytes,
+            sha256=entry.sha256,
+        )
+        for entry in manifest
+    ]
+
+
+def bound_memories(job: Job) -> dict[str, Memory]:
+    """One memory per plan memory id, with the capacity that this machine has for it."""
+    real = {
+        memory.id: memory
+        for node in job.environment.resources.nodes
+        for memory in node.memory_resources
+    }
+    return {
+        plan_id: Memory(
+            resource_id=plan_id,
+            kind=real[real_id].kind,
+            capacity_bytes=real[real_id].capacity_bytes,
+        )
+        for plan_id, real_id in job.binding.memories.items()
+    }
+
+
+def device_class(job: Job) -> str:
+    """Kind of the bound compute unit."""
+    kinds = {
+        unit.id: unit.kind for node in job.environment.resources.nodes for unit in node.compute_units
+    }
+    return "+".join(sorted({kinds[real] for real in job.binding.compute_units.values()}))
+
+
+def find_arena(plan: Plan, arenas: Mapping[str, Arena], representation: str) -> Arena | None:
+    """The live arena of the first materialization in a representation."""
+    for intent in plan.materializations:
+        if intent.representation == representation and intent.id in arenas:
+            return arenas[intent.id]
+    return None
+
+
+def reference_tensors(plan: Plan, arenas: Mapping[str, Arena]):  # type: ignore[no-untyped-def]
+    """The resident reference outputs, or ``None``."""
+    arena = find_arena(plan, arenas, REFERENCE_OUTPUTS)
+    return None if arena is None else arena.tensors
+
+
+def fill_reference(plan: Plan, fixture: Path, arenas: Mapping[str, Arena]) -> None:
+    """Read the reference fixture's file into its planned arena."""
+    arena = find_arena(plan, arenas, REFERENCE_OUTPUTS)
+    if arena is None:
+        return
+    header = read_header(fixture / FIXTURE_FILE)
+    entries = [
+        ReadEntry(
+            key=entry.key,
+            file=FIXTURE_FILE,
+            dtype=entry.dtype,
+            shape=tuple(entry.shape),
+            num_bytes=entry.end - entry.begin,
+            sha256=None,
+        )
+        for entry in header.entries
+    ]
+    reader = BoundedReader(fixture, entries)
+    source = ReaderSource(reader)
+    for name, tensor in arena.tensors.items():
+        source.read_into(name, tensor)
+    reader.close()
+
+
+def held_by(executor: Executor, arenas: Mapping[str, Arena]) -> list[tuple[str, str, str]]:
+    """(state, materialization, lineage) as the executor's owners hold them now."""
+    owner = owner_of(executor, arenas) or "none"
+    return [(state, owner, lineage) for state, lineage in executor.observed_authorities().items()]
+
+
+def main() -> int:
+    """Entry of the child process."""
+    parser = argparse.ArgumentParser(description="realize one frozen plan, once")
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--realization", type=int, required=True)
+    parser.add_argument("--witness-fd", type=int, required=True)
+    args = parser.parse_args()
+    witness = WitnessClient.from_fd(args.witness_fd)
+    production = Production(read_job(args.job), witness)
+    production.run()
+    production.write(args.out, args.realization)
+    witness.finish()
+    return 0
+
+
+if __name__ == "__main__":
+    run_child(main)

@@ -1,0 +1,24 @@
+"""One run, as the command line or a notebook asks for it."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.measure.environment import DeviceRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What to run and where; nothing here is governed by the plan."""
+
+    experiment: str
+    plan_path: Path
+    plan_digest: str | None
+    """The pinned digest; ``None`` when the plan was named by path alone."""
+    store: Path
+    cache: Path
+    device: DeviceRequest
+    as_json: bool = False
+    command: tuple[str, ...] = ()
+    """The command line as given; redacted before it is recorded."""
+    producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producer")

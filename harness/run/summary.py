@@ -1,0 +1,208 @@
+"""What a person reads after a run: prompt, text, verdict, bytes, times, and where the record is.
+
+Figures come from the record's rows; the verdict is the auditor's word. Everything that came from a
+model or a file is escaped before it is printed.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.checkpoint.tokenizer import decode_tokens
+from harness.errors import HarnessError
+from harness.evidence.redact import escape_terminal
+from harness.plan.load import LoadedPlan
+from harness.run.processes import Outcome
+
+Rows = Mapping[str, Mapping[int | None, Sequence[Mapping[str, Any]]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLine:
+    """Planned and observed bytes of one memory: persistent copies, and the peak with staging."""
+
+    memory: str
+    planned_bytes: int
+    observed_bytes: int | None
+    peak_allocated_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One run in a few lines."""
+
+    experiment: str
+    status: str
+    exit_code: int
+    prompt: str | None
+    text: str | None
+    tokens: tuple[int, ...]
+    memories: tuple[MemoryLine, ...]
+    ttft_ns: int | None
+    """Median over realizations of the summed prefill steps."""
+    tpot_ns: int | None
+    """Median decode step."""
+    num_differences: int
+    failed_checks: tuple[str, ...]
+    problems: tuple[str, ...]
+    record: str
+    verdict_digest: str | None
+
+
+def summarize(
+    *,
+    experiment: str,
+    loaded: LoadedPlan,
+    checkpoint: Path,
+    rows: Rows,
+    outcomes: Sequence[Outcome],
+    verdict: Mapping[str, Any],
+    record: Path,
+    exit_code: int,
+) -> Summary:
+    """Condense one run's rows and its verdict."""
+    tokens = _tokens(rows)
+    workload = loaded.plan.workload
+    checks = verdict.get("checks", [])
+    problems = [
+        f"{outcome.child} {outcome.realization}: {outcome.outcome}"
+        + (f" ({outcome.signal})" if outcome.signal else "")
+        + (f": {outcome.message}" if outcome.message else "")
+        for outcome in outcomes
+        if outcome.outcome not in ("completed", "not_started")
+    ]
+    if "message" in verdict:
+        problems.append(str(verdict["message"]))
+    return Summary(
+        experiment=experiment,
+        status=str(verdict.get("status", "not_evaluated")),
+        exit_code=exit_code,
+        prompt=None if workload is None else workload.prompt_text,
+        text=_text(checkpoint, tokens),
+        tokens=tokens,
+        memories=_memories(loaded, rows),
+        ttft_ns=_ttft(rows),
+        tpot_ns=_tpot(rows),
+        num_differences=int(verdict.get("num_differences", 0)),
+        failed_checks=tuple(check["id"] for check in checks if check["status"] != "passed"),
+        problems=tuple(problems),
+        record=str(record),
+        verdict_digest=verdict.get("verdict_digest"),
+    )
+
+
+def print_summary(summary: Summary, *, as_json: bool) -> None:
+    """Print a summary to standard output, as one JSON object or for a person."""
+    if as_json:
+        print(json.dumps(asdict(summary), indent=2, sort_keys=True))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+
+    def line(label: str, text: str) -> None:
+        console.print(f"[bold]{label:<10}[/bold]{escape(escape_terminal(text))}")
+
+    line("experiment", summary.experiment)
+    if summary.prompt is not None:
+        line("prompt", summary.prompt)
+    if summary.text is not None:
+        line("generated", summary.text)
+    elif summary.tokens:
+        line("tokens", " ".join(map(str, summary.tokens)))
+    color = {"passed": "green", "failed": "red"}.get(summary.status, "yellow")
+    console.print(f"[bold]{'verdict':<10}[/bold][{color}]{escape(summary.status.upper())}[/]")
+    if summary.failed_checks:
+        line("", f"not passed: {', '.join(summary.failed_checks)}")
+        line("", f"{summary.num_differences} differences: harness evidence show {summary.record}")
+    for problem in summary.problems:
+        line("problem", problem)
+    table = Table("memory", "planned bytes", "observed bytes", "peak with staging")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for memory in summary.memories:
+        figures = (memory.planned_bytes, memory.observed_bytes, memory.peak_allocated_bytes)
+        table.add_row(memory.memory, *("-" if figure is None else f"{figure:,}" for figure in figures))
+    console.print(table)
+    if summary.ttft_ns is not None and summary.tpot_ns is not None:
+        line("TTFT", f"{summary.ttft_ns / 1e6:.1f} ms")
+        line("TPOT", f"{summary.tpot_ns / 1e6:.2f} ms ({1e9 / summary.tpot_ns:.1f} tok/s)")
+    line("record", summary.record)
+
+
+def _every(rows: Rows, name: str) -> list[Sequence[Mapping[str, Any]]]:
+    return list(rows.get(name, {}).values())
+
+
+def _tokens(rows: Rows) -> tuple[int, ...]:
+    for listed in _every(rows, "steps"):
+        first = [row for row in listed if row["repetition"] == 0 and row["token"] is not None]
+        if first:
+            return tuple(row["token"] for row in first)
+    return ()
+
+
+def _text(checkpoint: Path, tokens: tuple[int, ...]) -> str | None:
+    if not tokens or not (checkpoint / "tokenizer.json").is_file():
+        return None
+    try:
+        return decode_tokens(checkpoint, list(tokens))
+    except HarnessError:
+        return None
+
+
+def _ttft(rows: Rows) -> int | None:
+    sums = [
+        sum(row["duration_ns"] for row in listed if row["phase"] == "prefill")
+        for listed in _every(rows, "step_times")
+    ]
+    return int(statistics.median(sums)) if sums else None
+
+
+def _tpot(rows: Rows) -> int | None:
+    times = [
+        row["duration_ns"]
+        for listed in _every(rows, "step_times")
+        for row in listed
+        if row["phase"] == "decode"
+    ]
+    return int(statistics.median(times)) if times else None
+
+
+def _memories(loaded: LoadedPlan, rows: Rows) -> tuple[MemoryLine, ...]:
+    planned: dict[str, int] = {
+        memory.id: 0 for node in loaded.plan.resources.nodes for memory in node.memory_resources
+    }
+    for intent in loaded.plan.materializations:
+        if intent.requirement == "required" and intent.persistence == "persistent":
+            planned[intent.memory_resource_id] += intent.expected_bytes
+    lines = []
+    for memory, planned_bytes in planned.items():
+        held = [
+            sum(
+                row["requested_bytes"]
+                for row in listed
+                if row["lifecycle"] == "live" and row["memory_resource_id"] == memory
+            )
+            for listed in _every(rows, "materializations")
+        ]
+        peaks = [
+            row["peak_allocated_bytes"]
+            for listed in _every(rows, "ledger")
+            for row in listed
+            if row["memory_resource_id"] == memory
+        ]
+        lines.append(
+            MemoryLine(
+                memory=memory,
+                planned_bytes=planned_bytes,
+                observed_bytes=max(held) if held else None,
+                peak_allocated_bytes=max(peaks) if peaks else None,
+            )
+        )
+    return tuple(lines)

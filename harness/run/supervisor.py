@@ -1,0 +1,304 @@
+"""The supervisor: checks, starts the children one after another, assembles the record, reports.
+
+    load and check plan -> bind -> checkpoint -> fixture maker
+        -> (producer + witness) x fresh realizations -> statement -> auditor -> summary
+
+It imports no torch, observes nothing and judges nothing: tables come from the children, the verdict
+from the auditor. Nothing heavy starts before the static check has passed.
+"""
+
+import json
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.adapters.families import layout_for
+from harness.canonical import read_bounded
+from harness.checkpoint.census import verify_files
+from harness.checkpoint.sources import fetch
+from harness.errors import CheckpointError, ExitCode, InvalidInputError, PlanError
+from harness.evidence.store import Store
+from harness.measure.clock import utc_timestamp
+from harness.measure.environment import probe_environment
+from harness.measure.witness_start import WitnessChannel
+from harness.plan.bind import bind
+from harness.plan.check import check_plan
+from harness.plan.load import LoadedPlan, load_plan
+from harness.plan.manifest import load_manifest, manifest_path
+from harness.plan.records import Checkpoint, TimeoutsS
+from harness.plan.request import layout_request
+from harness.run.assemble import Assembly, Gathered, assemble
+from harness.run.job import Job, write_job
+from harness.run.processes import Child, Outcome, child_environment, not_started
+from harness.run.progress import Progress
+from harness.run.request import RunRequest
+from harness.run.summary import print_summary, summarize
+
+MAX_PLAN_BYTES = 256 << 20
+PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A plan that passed its static check, bound to this machine, with its checkpoint in place."""
+
+    loaded: LoadedPlan
+    job: Job
+    timeouts: TimeoutsS
+    num_threads: int
+    num_realizations: int
+
+
+def run(request: RunRequest) -> int:
+    """Run one experiment to its verdict; returns the exit code.
+
+    Raises:
+        HarnessError: When the run could not start; nothing has been written then.
+    """
+    started_at = utc_timestamp()
+    with Progress() as progress:
+        checked = check(request)
+        with _work_folder(request.store) as work:
+            prepared = prepare(request, checked, work, progress)
+            outcomes = _produce(request, prepared, work, progress)
+            progress.update("assembling the record")
+            digest, gathered = _record(request, prepared, work, outcomes, started_at)
+            progress.update("audit")
+            verdict, code = _audit(request, prepared, digest)
+    code = _exit_code(outcomes, code)
+    summary = summarize(
+        experiment=request.experiment,
+        loaded=prepared.loaded,
+        checkpoint=prepared.job.checkpoint,
+        rows=gathered.rows,
+        outcomes=outcomes,
+        verdict=verdict,
+        record=Store(request.store).path("records", digest),
+        exit_code=code,
+    )
+    print_summary(summary, as_json=request.as_json)
+    return code
+
+
+def check(request: RunRequest) -> LoadedPlan:
+    """Load the pinned plan and check it statically, without touching anything heavy.
+
+    Raises:
+        InvalidInputError: When the plan is not the pinned one, or breaks a rule (all are listed).
+    """
+    loaded = load_plan(request.plan_path)
+    plan = loaded.plan
+    if request.plan_digest is not None and plan.digest != request.plan_digest:
+        raise InvalidInputError(
+            "the plan is not the one that the experiment pins",
+            expected=request.plan_digest,
+            got=plan.digest,
+            where=str(request.plan_path),
+            hint="restore the plan file, or pin the new digest in the experiment file",
+        )
+    layout_request(plan)
+    checkpoint = _pinned(loaded)
+    manifest = load_manifest(request.plan_path.parent, checkpoint.manifest)
+    layout = layout_for(plan.adapter_data.family or "")
+    findings = check_plan(loaded, environment=None, support=layout, manifest=manifest)
+    if findings:
+        raise PlanError(
+            "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
+        )
+    return loaded
+
+
+def prepare(
+    request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress
+) -> Prepared:
+    """Bind a checked plan to this machine and put its checkpoint in place."""
+    plan, checkpoint = loaded.plan, _pinned(loaded)
+    environment = probe_environment(request.device)
+    binding = bind(plan.resources, environment)
+    layout = layout_for(plan.adapter_data.family or "")
+    folder = fetch(
+        checkpoint.source,
+        request.cache,
+        progress=progress.update,
+        shapes=getattr(layout, "synthetic_shapes", None),
+    )
+    progress.update("verifying the checkpoint's files")
+    problems = verify_files(folder, checkpoint.files)
+    if problems:
+        raise CheckpointError(
+            "the checkpoint is not the pinned one",
+            got="; ".join(problems),
+            where=str(folder),
+            hint="remove the folder and run again",
+        )
+    timeouts, determinism, workload = plan.timeouts, plan.determinism, plan.workload
+    assert timeouts is not None
+    assert determinism is not None
+    assert workload is not None
+    job = Job(
+        plan=request.plan_path.resolve(),
+        checkpoint=folder.resolve(),
+        cache=request.cache.resolve(),
+        fixture=(work / "fixture").resolve(),
+        binding=binding,
+        environment=environment,
+    )
+    write_job(work / "job.json", job)
+    return Prepared(
+        loaded=loaded,
+        job=job,
+        timeouts=timeouts,
+        num_threads=determinism.num_threads,
+        num_realizations=workload.fresh_realizations,
+    )
+
+
+def _pinned(loaded: LoadedPlan) -> Checkpoint:
+    if loaded.plan.checkpoint is None:
+        raise InvalidInputError(
+            "this plan pins no checkpoint files",
+            expected="a plan of schema harness.plan/1",
+            got=loaded.plan.schema,
+        )
+    return loaded.plan.checkpoint
+
+
+@contextmanager
+def _work_folder(store: Path) -> Iterator[Path]:
+    # A name that simultaneous runs cannot share; the children's tables live here until they are
+    # taken into the store.
+    work = store / "work" / f"{utc_timestamp()[:19].replace(':', '')}-{secrets.token_hex(6)}"
+    work.mkdir(parents=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _produce(
+    request: RunRequest, prepared: Prepared, work: Path, progress: Progress
+) -> list[Outcome]:
+    """Make the fixture, then every fresh realization; a child that fails ends nothing else."""
+    environment = child_environment(prepared.num_threads)
+    maker = Child(
+        "fixture",
+        [
+            *(sys.executable, "-m", "harness.run.fixture"),
+            *("--job", str(work / "job.json")),
+        ],
+        environment=environment,
+        on_line=lambda line: progress.update(f"fixture: {line}"),
+    )
+    outcomes = [maker.wait(prepared.timeouts.fixture_s)]
+    for index in range(prepared.num_realizations):
+        if outcomes[0].outcome != "completed":
+            reason = "the reference fixture was not made"
+            outcomes.append(not_started("producer", index, reason))
+            outcomes.append(not_started("witness", index, reason))
+            continue
+        outcomes += _realize(request, prepared, work, index, progress)
+    return outcomes
+
+
+def _realize(
+    request: RunRequest, prepared: Prepared, work: Path, index: int, progress: Progress
+) -> list[Outcome]:
+    out = work / f"r{index}"
+    out.mkdir()
+    environment = child_environment(prepared.num_threads)
+    label = f"realization {index + 1}/{prepared.num_realizations}"
+    with WitnessChannel() as channel:
+        producer = Child(
+            "producer",
+            [
+                *request.producer_argv,
+                *("--job", str(work / "job.json"), "--out", str(out)),
+                *("--realization", str(index), "--witness-fd", str(channel.producer_fd)),
+            ],
+            environment=environment,
+            on_line=lambda line: progress.update(f"{label}: {line}"),
+            realization=index,
+            pass_fds=(channel.producer_fd,),
+        )
+        witness = Child(
+            "witness",
+            channel.command(
+                pid=producer.process.pid, folder=out, checkpoint_root=prepared.job.checkpoint
+            ),
+            environment=environment,
+            on_line=lambda line: None,
+            realization=index,
+            pass_fds=(channel.witness_fd,),
+        )
+    ended = producer.wait(prepared.timeouts.realization_s)
+    # The witness ends by itself once the producer's end of the socket is closed.
+    return [ended, witness.wait(30)]
+
+
+def _record(
+    request: RunRequest,
+    prepared: Prepared,
+    work: Path,
+    outcomes: list[Outcome],
+    started_at: str,
+) -> tuple[str, Gathered]:
+    reference = _pinned(prepared.loaded).manifest
+    path = manifest_path(prepared.job.plan.parent, reference)
+    folders: dict[int | None, list[Path]] = {
+        index: [work / f"r{index}"] for index in range(prepared.num_realizations)
+    }
+    assembly = Assembly(
+        experiment=request.experiment,
+        loaded=prepared.loaded,
+        plan_bytes=read_bounded(prepared.job.plan, max_bytes=MAX_PLAN_BYTES),
+        manifest_bytes=read_bounded(path, max_bytes=MAX_PLAN_BYTES),
+        binding=prepared.job.binding,
+        environment=prepared.job.environment,
+        fixture_folder=prepared.job.fixture,
+        folders={**folders, None: [prepared.job.fixture]},
+        outcomes=outcomes,
+        package_root=PACKAGE_ROOT,
+        command=request.command,
+        started_at=started_at,
+    )
+    return assemble(Store(request.store), work, assembly)
+
+
+def _audit(request: RunRequest, prepared: Prepared, digest: str) -> tuple[dict[str, Any], int]:
+    """Have the auditor, a process of its own, judge the record; returns its answer and its code."""
+    lines: list[str] = []
+    auditor = Child(
+        "auditor",
+        [
+            *(sys.executable, "-m", "harness.run.auditor", "--json"),
+            *("--plan", str(prepared.job.plan), "--store", str(request.store)),
+            *("--record", digest),
+        ],
+        environment=child_environment(prepared.num_threads),
+        on_line=lines.append,
+    )
+    outcome = auditor.wait(prepared.timeouts.audit_s)
+    for line in reversed(lines):
+        if line.startswith("{"):
+            verdict: dict[str, Any] = json.loads(line)
+            return verdict, outcome.exit_code if outcome.exit_code is not None else 3
+    return {
+        "status": "not_evaluated",
+        "message": f"the auditor gave no verdict: {outcome.message or outcome.outcome}",
+    }, int(ExitCode.NOT_EVALUABLE)
+
+
+def _exit_code(outcomes: list[Outcome], audited: int) -> int:
+    """The auditor's code; a child that could not evaluate, or was given bad input, says so."""
+    codes = {outcome.exit_code for outcome in outcomes if outcome.outcome == "failed"}
+    for code in (ExitCode.NOT_EVALUABLE, ExitCode.INVALID_INPUT):
+        if int(code) in codes and audited != ExitCode.PASSED:
+            return int(code)
+    return audited
+

@@ -1,0 +1,128 @@
+"""The producer's own instruments: memories, ledger, witness, sentinels and the lifecycle log.
+
+Gathers rows at each lifecycle point; judges nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.checkpoint.reader import BoundedReader, SourceAccessError
+from harness.measure.clock import monotonic_ns
+from harness.measure.readings import ArenaDeclaration, WitnessReading
+from harness.measure.witness_client import WitnessClient
+from harness.realize.sentinels import FunctionSentinel, Sentinel
+from harness.realize.witnessed import (
+    checkpoint_descriptors,
+    checkpoint_mappings,
+    unplanned_pages,
+)
+from harness.state.accounting import TensorAccounting
+from harness.state.arena import Arena, Memory
+
+Row = dict[str, object]
+
+
+class Watch:
+    """Rows of ``ledger`` and ``lifecycle``, and the conversation with the witness."""
+
+    def __init__(self, memories: Mapping[str, Memory], witness: WitnessClient) -> None:
+        self.memories = memories
+        self._witness = witness
+        self._accounting = TensorAccounting()
+        self._declared: dict[str, tuple[str, Arena]] = {}
+        self.ledger: list[Row] = []
+        self.lifecycle: list[Row] = []
+
+    @property
+    def accounting(self) -> TensorAccounting:
+        """Live tensors outside arenas, against the baseline."""
+        return self._accounting
+
+    def declare(self, arenas: Mapping[str, Arena]) -> None:
+        """Remember arenas for the witness; a released one stays declared, to be seen gone."""
+        for identifier, arena in arenas.items():
+            for resource_id, memory in self.memories.items():
+                if any(held is arena for held in memory.arenas):
+                    self._declared[identifier] = (resource_id, arena)
+
+    def live_arenas(self) -> list[Arena]:
+        """Every arena that some memory holds now, declared by the plan or not yet released."""
+        return [arena for memory in self.memories.values() for arena in memory.arenas]
+
+    def log(self, event: str, detail: str | None = None) -> None:
+        """Add one lifecycle event."""
+        self.lifecycle.append(
+            {
+                "order": len(self.lifecycle),
+                "event": event,
+                "at_ns": monotonic_ns(),
+                "detail": detail,
+            }
+        )
+
+    def probe(self, point: str = "probe") -> WitnessReading:
+        """Ask the witness for a reading that is not kept."""
+        return self._read(point, keep=False)
+
+    def checkpoint(self, point: str) -> None:
+        """Take the ledger and have the witness take its reading, after the heap is settled."""
+        self.log(point)
+        self._read(point, keep=True)
+        unplanned = self._accounting.unplanned_bytes(self.live_arenas())
+        for resource_id, memory in self.memories.items():
+            self.ledger.append(
+                {
+                    "point": point,
+                    "memory_resource_id": resource_id,
+                    "requested_bytes": memory.requested_bytes,
+                    "allocated_bytes": memory.allocated_bytes,
+                    "peak_allocated_bytes": memory.peak_allocated_bytes,
+                    "capacity_bytes": memory.capacity_bytes,
+                    "num_arenas": len(memory.arenas),
+                    # A tensor outside every arena lies in the process's own memory.
+                    "unplanned_tensor_bytes": unplanned if memory.kind == "system-ram" else 0,
+                }
+            )
+
+    def witnessed(self, checkpoint_file: Path, allowance_bytes: int) -> list[Sentinel]:
+        """The sentinels that the witness counts."""
+        return [
+            unplanned_pages(self.probe, allowance_bytes),
+            checkpoint_descriptors(self.probe, checkpoint_file),
+            checkpoint_mappings(self.probe, checkpoint_file),
+        ]
+
+    def _read(self, point: str, *, keep: bool) -> WitnessReading:
+        declared = [
+            ArenaDeclaration(
+                materialization_id=identifier,
+                memory_resource_id=resource_id,
+                address=arena.address,
+                length=arena.allocated_bytes,
+            )
+            for identifier, (resource_id, arena) in self._declared.items()
+        ]
+        return self._witness.checkpoint(point, declared, keep=keep)
+
+
+def source_accesses(reader: BoundedReader, key: str, buffer: Callable[[], memoryview]) -> Sentinel:
+    """Reads of the checkpoint after it was sealed; the canary is one refused read."""
+    planted = 0
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        nonlocal planted
+        try:
+            reader.read_into(key, buffer())
+        except SourceAccessError:
+            pass
+        try:
+            yield
+        finally:
+            planted += 1
+
+    return FunctionSentinel(
+        name="source_accesses", counter=lambda: reader.num_refused - planted, plant=plant
+    )

@@ -1,0 +1,57 @@
+"""Which live tensors belong to no arena: what Python's collector can see of unplanned bytes.
+
+It cannot see storage that C++ or another library holds without a Python tensor; the witness sees
+those as pages. Knows arenas, no plan.
+"""
+
+import gc
+import warnings
+from collections.abc import Iterable
+
+import torch
+
+from harness.state.arena import Arena
+
+StorageKey = tuple[str, int, int]
+"""Device, storage address, storage bytes."""
+
+
+def live_storages() -> dict[StorageKey, int]:
+    """Storages of all live tensors, deduplicated, with their bytes."""
+    found: dict[StorageKey, int] = {}
+    with warnings.catch_warnings():
+        # Touching lazily deprecated module attributes while walking objects must not warn.
+        warnings.simplefilter("ignore")
+        for candidate in gc.get_objects():
+            try:
+                is_tensor = issubclass(type(candidate), torch.Tensor)
+            except ReferenceError:
+                continue
+            if not is_tensor or candidate.layout is not torch.strided:
+                continue
+            storage = candidate.untyped_storage()
+            size = storage.nbytes()
+            if size:
+                found[(str(candidate.device), storage.data_ptr(), size)] = size
+    return found
+
+
+class TensorAccounting:
+    """Counts live tensor bytes that belong to no arena and did not exist at the baseline."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._baseline = frozenset(live_storages())
+
+    def unplanned_bytes(self, arenas: Iterable[Arena]) -> int:
+        """Bytes of live storages outside ``arenas``, beyond the baseline."""
+        spans = sorted((arena.address, arena.address + arena.allocated_bytes) for arena in arenas)
+        gc.collect()
+        total = 0
+        for key, size in live_storages().items():
+            if key in self._baseline:
+                continue
+            address = key[1]
+            if not any(begin <= address < end for begin, end in spans):
+                total += size
+        return total

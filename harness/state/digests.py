@@ -1,0 +1,26 @@
+"""Digests and raw bytes of tensors. Knows no plan, no model and no store."""
+
+import hashlib
+
+import torch
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy; writable when the tensor is."""
+    if not tensor.is_contiguous():
+        raise ValueError("expected a contiguous tensor; make a contiguous copy first")
+    flat: memoryview = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    return flat
+
+
+def tensor_digest(tensor: torch.Tensor) -> str:
+    """``sha256:<hex>`` of a tensor's bytes in row-major order (dtype and shape not included)."""
+    return "sha256:" + hashlib.sha256(tensor_bytes(tensor.contiguous())).hexdigest()
+
+
+def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Number of NaN and of infinite elements."""
+    # x - x is 0 exactly for finite x: one pass decides the usual case of none.
+    if bool(torch.isfinite(tensor).all()):
+        return 0, 0
+    return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())

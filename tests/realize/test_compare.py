@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from harness.realize.compare import compare
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_equal_bits(dtype: torch.dtype) -> None:
+    tensor = torch.randn(5, 7).to(dtype)
+    result = compare(tensor, tensor.clone())
+    assert (result.num_elements, result.num_different) == (35, 0)
+    assert (result.max_abs, result.max_rel) == (0.0, 0.0)
+
+
+def test_figures_against_numpy() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(200), torch.randn(200)
+    b[:150] = a[:150]
+    result = compare(a, b)
+    x, y = a.numpy().astype(np.float64), b.numpy().astype(np.float64)
+    assert result.num_different == int((x != y).sum())
+    assert result.max_abs == np.abs(x - y).max()
+    assert result.max_rel == pytest.approx(np.nanmax(np.abs(x - y) / np.abs(y)), rel=1e-15)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", ["actual", "reference"])
+def test_non_finite_never_looks_small(bad: float, side: str) -> None:
+    a, b = torch.ones(4), torch.ones(4)
+    (a if side == "actual" else b)[2] = bad
+    result = compare(a, b)
+    assert result.num_different == 1
+    assert result.max_abs == math.inf
+    assert result.max_rel == math.inf
+    assert result.num_nan == (side == "actual" and math.isnan(bad))
+    assert result.num_inf == (side == "actual" and math.isinf(bad))
+
+
+def test_signed_zeros_differ_in_bits_and_not_in_value() -> None:
+    result = compare(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert result.num_different == 1
+    assert (result.max_abs, result.max_rel) == (0.0, 0.0)
+
+
+def test_equal_nans_are_equal_bits_and_counted() -> None:
+    a = torch.tensor([math.nan, 1.0])
+    result = compare(a, a.clone())
+    assert (result.num_different, result.num_nan) == (0, 1)
+
+
+@pytest.mark.parametrize("other", [torch.zeros(3), torch.zeros(4, dtype=torch.bfloat16)])
+def test_other_geometry_is_an_error(other: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        compare(torch.zeros(4), other)

@@ -1,0 +1,140 @@
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from fake_family import plan
+
+from harness.plan.layout import TensorSpec
+from harness.realize.seal import watch
+from harness.realize.sentinels import (
+    CANARY_BYTES,
+    Sentinel,
+    StagingWatch,
+    check,
+    non_finite,
+    plan_accesses,
+    unplanned_tensors,
+)
+from harness.realize.witnessed import (
+    checkpoint_descriptors,
+    checkpoint_mappings,
+    unplanned_pages,
+)
+from harness.state.accounting import TensorAccounting
+from harness.state.arena import Memory
+from harness.state.digests import count_non_finite
+
+SPECS = [TensorSpec(name="t", dtype="float32", shape=(64,))]
+
+
+def counts(sentinel: Sentinel) -> tuple[int, int]:
+    (row,) = check([sentinel], "after_release")
+    assert row["name"] == sentinel.name
+    assert row["point"] == "after_release"
+    return int(str(row["canary_count"])), int(str(row["count"]))
+
+
+def test_plan_accesses() -> None:
+    watched, seal = watch(plan())
+    sentinel = plan_accesses(seal, lambda: watched.schema)
+    assert counts(sentinel) == (1, 0)
+    seal.close()
+    assert counts(sentinel) == (1, 0)
+    assert watched.digest
+    assert watched.workload
+    assert counts(sentinel) == (1, 2)
+
+
+def test_staging_watch() -> None:
+    home = Memory(resource_id="ram", kind="system-ram", capacity_bytes=1 << 20)
+    arena = home.allocate("stage", SPECS)
+    staging = StagingWatch([arena])
+    assert counts(staging.tensors_alive()) == (1, 1)
+    assert counts(staging.mappings_alive()) == (1, 1)
+    kept = arena.tensors["t"]
+    arena.release()
+    assert counts(staging.tensors_alive()) == (1, 1)
+    assert counts(staging.mappings_alive()) == (1, 1)
+    del kept
+    arena.release()
+    assert counts(staging.tensors_alive()) == (1, 0)
+    assert counts(staging.mappings_alive()) == (1, 0)
+
+
+def test_unplanned_tensors() -> None:
+    home = Memory(resource_id="ram", kind="system-ram", capacity_bytes=1 << 20)
+    sentinel = unplanned_tensors(TensorAccounting(), lambda: home.arenas)
+    home.allocate("x", SPECS)
+    assert counts(sentinel) == (CANARY_BYTES, 0)
+    mirror = torch.ones(300)
+    assert counts(sentinel) == (CANARY_BYTES, 1200)
+    del mirror
+    assert counts(sentinel) == (CANARY_BYTES, 0)
+
+
+@pytest.mark.parametrize(("name", "index"), [("nan", 0), ("inf", 1)])
+def test_non_finite(name: str, index: int) -> None:
+    total = 0
+    sentinel = non_finite(name, lambda: total, lambda tensor: count_non_finite(tensor)[index])
+    assert counts(sentinel) == (1, 0)
+    total = 5
+    assert counts(sentinel) == (1, 5)
+
+
+@dataclass
+class Reading:
+    """Counts this process by hand, in place of the witness."""
+
+    unplanned_bytes: int = 0
+    checkpoint_descriptors: tuple[str, ...] = ()
+    checkpoint_mappings: tuple[str, ...] = ()
+
+
+def reading(file: Path) -> Callable[[], Reading]:
+    def anonymous_bytes() -> int:
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+            if line.startswith("Anonymous:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no Anonymous line")
+
+    baseline = anonymous_bytes()
+
+    def probe() -> Reading:
+        links = []
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                links.append(os.readlink(f"/proc/self/fd/{number}"))
+            except OSError:
+                continue
+        maps = Path("/proc/self/maps").read_text()
+        return Reading(
+            unplanned_bytes=anonymous_bytes() - baseline,
+            checkpoint_descriptors=tuple(link for link in links if link == str(file)),
+            checkpoint_mappings=(file.name,) if str(file) in maps else (),
+        )
+
+    return probe
+
+
+def test_witnessed(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"x" * 8192)
+    probe = reading(file)
+    assert counts(checkpoint_descriptors(probe, file))[0] >= 1  # type: ignore[arg-type]
+    assert counts(checkpoint_mappings(probe, file)) == (1, 0)  # type: ignore[arg-type]
+    with file.open("rb"):
+        assert counts(checkpoint_descriptors(probe, file)) == (1, 1)  # type: ignore[arg-type]
+
+
+def test_unplanned_pages_counts_beyond_the_allowance(tmp_path: Path) -> None:
+    probe = reading(tmp_path)
+    allowance = 512 << 10
+    canary, count = counts(unplanned_pages(probe, allowance))  # type: ignore[arg-type]
+    assert count == 0
+    assert canary >= CANARY_BYTES - allowance
+    mirror = bytearray(os.urandom(1 << 12) * (1 << 9))
+    _, count = counts(unplanned_pages(probe, allowance))  # type: ignore[arg-type]
+    assert count >= len(mirror) - allowance

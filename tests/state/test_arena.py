@@ -1,0 +1,123 @@
+import gc
+import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from harness.errors import ResourceError
+from harness.plan.layout import TensorSpec
+from harness.state.arena import ALIGNMENT_BYTES, Arena, Memory
+
+SPECS = [
+    TensorSpec(name="a", dtype="bfloat16", shape=(3, 5)),
+    TensorSpec(name="b", dtype="float32", shape=(7,)),
+    TensorSpec(name="c", dtype="uint8", shape=(1,)),
+]
+
+
+def memory(capacity_bytes: int = 1 << 20) -> Memory:
+    return Memory(resource_id="ram", kind="system-ram", capacity_bytes=capacity_bytes)
+
+
+def mapped_at(arena: Arena) -> list[str]:
+    with open("/proc/self/maps") as maps:
+        return [line for line in maps if line.startswith(f"{arena.address:x}-")]
+
+
+def test_requested_and_allocated_are_two_columns() -> None:
+    arena = memory().allocate("x", SPECS)
+    assert arena.requested_bytes == 3 * 5 * 2 + 7 * 4 + 1
+    assert arena.allocated_bytes == mmap.PAGESIZE
+
+
+def test_tensors_are_zeroed_aligned_and_apart() -> None:
+    arena = memory().allocate("x", SPECS)
+    spans = []
+    for spec in SPECS:
+        tensor = arena.tensors[spec.name]
+        assert tensor.shape == spec.shape
+        assert str(tensor.dtype) == f"torch.{spec.dtype}"
+        assert not tensor.any()
+        assert tensor.data_ptr() % ALIGNMENT_BYTES == 0
+        assert arena.contains(tensor.data_ptr())
+        spans.append((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
+    spans.sort()
+    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+
+
+def test_each_arena_has_its_own_entry_in_proc() -> None:
+    home = memory()
+    first, second = home.allocate("x", SPECS), home.allocate("y", SPECS)
+    for arena in (first, second):
+        (line,) = mapped_at(arena)
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        assert end - begin == arena.allocated_bytes
+        assert "rw-s" in line
+
+
+def test_release_unmaps_and_gives_the_bytes_back() -> None:
+    home = memory()
+    arena = home.allocate("x", SPECS)
+    weak = arena.weak_tensors()
+    assert home.allocated_bytes == arena.allocated_bytes
+    assert arena.release() == 0
+    assert not mapped_at(arena)
+    assert home.allocated_bytes == 0
+    assert home.arenas == []
+    assert home.peak_allocated_bytes == arena.allocated_bytes
+    assert all(reference() is None for reference in weak)
+    assert arena.release() == 0
+
+
+@pytest.mark.parametrize("holder", ["tensor", "view", "numpy", "storage"])
+def test_release_reports_what_something_still_holds(holder: str) -> None:
+    home = memory()
+    arena = home.allocate("x", SPECS)
+    tensor = arena.tensors["b"]
+    kept = {
+        "tensor": lambda: tensor,
+        "view": lambda: tensor[2:],
+        "numpy": lambda: tensor.numpy(),
+        "storage": lambda: tensor.untyped_storage(),
+    }[holder]()
+    del tensor
+    assert arena.release() == arena.allocated_bytes
+    assert mapped_at(arena)
+    assert home.allocated_bytes == arena.allocated_bytes
+    del kept
+    gc.collect()
+    assert arena.release() == 0
+    assert not mapped_at(arena)
+
+
+def test_exhaustion_takes_nothing() -> None:
+    home = memory(capacity_bytes=mmap.PAGESIZE)
+    home.allocate("x", SPECS)
+    with pytest.raises(ResourceError, match="exhausted"):
+        home.allocate("y", SPECS)
+    assert home.allocated_bytes == mmap.PAGESIZE
+    assert len(home.arenas) == 1
+
+
+def test_requested_bytes_count_a_storage_once() -> None:
+    arena = memory().allocate("x", SPECS)
+    before = arena.requested_bytes
+    alias = arena.tensors["a"].view(-1)
+    assert arena.requested_bytes == before
+    assert alias.data_ptr() == arena.tensors["a"].data_ptr()
+
+
+def test_writes_reach_the_mapping() -> None:
+    arena = memory().allocate("x", SPECS)
+    arena.tensors["b"].copy_(torch.arange(7, dtype=torch.float32))
+    assert np.array_equal(arena.tensors["b"].numpy(), np.arange(7, dtype=np.float32))
+    assert not arena.tensors["a"].any()
+    assert not arena.tensors["c"].any()
+
+
+def test_an_empty_tensor_has_a_place_and_no_bytes() -> None:
+    arena = memory().allocate("x", [TensorSpec(name="e", dtype="float32", shape=(0, 4))])
+    assert arena.tensors["e"].shape == (0, 4)
+    assert arena.requested_bytes == 0
+    assert arena.release() == 0
