@@ -23,6 +23,8 @@ from harness.errors import InvalidInputError
 MAX_INTEGER = 2**53
 MAX_DEPTH = 64
 _DIGEST = re.compile(r"\A(?:sha256:[0-9a-f]{64}|xxh3-128:[0-9a-f]{32})\Z")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -30,7 +32,7 @@ def canonical_bytes(document: Any) -> bytes:
     """Serialize ``document`` by RFC 8785 (JSON Canonicalization Scheme), without a newline."""
     try:
         return rfc8785.dumps(document)
-    except (rfc8785.CanonicalizationError, RecursionError) as error:
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
         raise InvalidInputError(
             "document has no canonical form",
             expected="JSON values with finite numbers and integers up to 2**53",
@@ -88,15 +90,15 @@ def _constant(text: str) -> Any:
 
 
 def _check_depth(text: str, limit: int) -> None:
-    # Counts brackets outside strings before the parser recurses over them.
+    # Counts brackets outside strings before the parser recurses over them. Possessive, and an
+    # unterminated string is taken whole, so that hostile escapes cost linear time.
     depth = 0
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
-        mark = token.group()[0]
+    for mark in _BRACKET.findall(_STRING.sub("", text)):
         if mark in "[{":
             depth += 1
             if depth > limit:
                 raise ValueError(f"nested deeper than {limit} levels")
-        elif mark in "]}":
+        else:
             depth -= 1
 
 

@@ -16,17 +16,13 @@ import pyarrow.parquet as pq
 
 from harness.canonical import sha256_digest, write_durable
 from harness.errors import EvidenceError
+from harness.evidence.columns import ARROW_TYPES, column
+from harness.evidence.pages import check_bounds
 
-_ARROW: Mapping[str, pa.DataType] = {
-    "str": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-    "strs": pa.list_(pa.string()),
-    "ints": pa.list_(pa.int64()),
-}
-MAX_TABLE_BYTES = 1 << 30
-MAX_TABLE_ROWS = 50_000_000
+MAX_TABLE_BYTES = 256 << 20
+"""Most bytes of one table, in its file and decompressed."""
+MAX_TABLE_CELLS = 1 << 24
+"""Most values of one table, counting each element of a list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +31,7 @@ class Table:
 
     name: str
     writer: str
-    """Which child writes it: ``producer``, ``witness``, ``fixture``, ``supervisor``, ``auditor``."""
+    """Who writes it: ``producer``, ``witness``, ``fixture``, ``supervisor`` or ``auditor``."""
     kind: str
     """``result`` or ``telemetry``."""
     key: tuple[str, ...]
@@ -44,9 +40,10 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
+        """Arrow schema of the columns, in order."""
         return pa.schema(
             [
-                pa.field(name, _ARROW[kind.removesuffix("?")], nullable=kind.endswith("?"))
+                pa.field(name, ARROW_TYPES[kind.removesuffix("?")], nullable=kind.endswith("?"))
                 for name, kind in self.columns.items()
             ]
         )
@@ -55,9 +52,7 @@ class Table:
 def _table(
     name: str, writer: str, kind: str, key: str, columns: Mapping[str, str]
 ) -> tuple[str, Table]:
-    return name, Table(
-        name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns
-    )
+    return name, Table(name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns)
 
 
 TABLES: Mapping[str, Table] = dict(
@@ -394,16 +389,25 @@ def encode(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[bytes, int]:
                 expected=", ".join(table.columns),
                 got=", ".join(row),
             )
-        for column, kind in table.columns.items():
-            if row[column] is None and not kind.endswith("?"):
-                raise EvidenceError(f"row {index} of table {name} has no {column}")
-    try:
-        data = pa.Table.from_pylist(listed, schema=table.schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise EvidenceError(f"table {name} has a mistyped value", got=str(error)) from error
+        for field, kind in table.columns.items():
+            if row[field] is None and not kind.endswith("?"):
+                raise EvidenceError(f"row {index} of table {name} has no {field}")
+    data = pa.Table.from_arrays(
+        [_column(name, field, kind, listed) for field, kind in table.columns.items()],
+        schema=table.schema,
+    )
     buffer = io.BytesIO()
-    pq.write_table(data, buffer, compression="zstd", store_schema=False)
+    pq.write_table(data, buffer, compression="zstd", store_schema=False, use_dictionary=False)
     return buffer.getvalue(), len(listed)
+
+
+def _column(table: str, name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> "pa.Array[Any]":
+    try:
+        return column(kind.removesuffix("?"), [row[name] for row in rows])
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise EvidenceError(
+            f"table {table} has a mistyped value in {name}", expected=kind, got=str(error)
+        ) from error
 
 
 def write(
@@ -427,31 +431,42 @@ def decode(name: str, data: bytes, *, where: str) -> list[dict[str, Any]]:
     Raises:
         EvidenceError: When the bytes are no such table, or are too large to be one.
     """
+    try:
+        file = _open(name, data, where=where)
+        rows: list[dict[str, Any]] = file.read(use_threads=False).to_pylist()
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise EvidenceError(f"not a table {name}", got=str(error)[:500], where=where) from error
+    return rows
+
+
+def inspect(name: str, data: bytes, *, where: str) -> int:
+    """Check columns and bounds of Parquet bytes without decompressing; returns the rows.
+
+    Raises:
+        EvidenceError: As :func:`decode` does.
+    """
+    try:
+        return int(_open(name, data, where=where).metadata.num_rows)
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise EvidenceError(f"not a table {name}", got=str(error)[:500], where=where) from error
+
+
+def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
     table = TABLES.get(name)
     if table is None:
         raise EvidenceError("unknown table", expected=", ".join(TABLES), got=name, where=where)
-    try:
-        file = pq.ParquetFile(io.BytesIO(data))
-        meta = file.metadata
-        uncompressed = sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups))
-        if uncompressed > MAX_TABLE_BYTES or meta.num_rows > MAX_TABLE_ROWS:
-            raise EvidenceError(
-                "table is too large",
-                expected=f"at most {MAX_TABLE_BYTES} bytes and {MAX_TABLE_ROWS} rows",
-                got=f"{uncompressed} bytes, {meta.num_rows} rows",
-                where=where,
-            )
-        if file.schema_arrow != table.schema:
-            raise EvidenceError(
-                f"table {name} has other columns",
-                expected=str(table.schema.names),
-                got=str(file.schema_arrow.names),
-                where=where,
-            )
-        rows: list[dict[str, Any]] = file.read().to_pylist()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise EvidenceError(f"not a table {name}", got=str(error), where=where) from error
-    return rows
+    if len(data) > MAX_TABLE_BYTES:
+        raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
+    file = pq.ParquetFile(io.BytesIO(data))
+    if file.schema_arrow != table.schema:
+        raise EvidenceError(
+            f"table {name} has other columns",
+            expected=str(table.schema.names),
+            got=str(file.schema_arrow.names)[:2000],
+            where=where,
+        )
+    check_bounds(file.metadata, data, max_bytes=MAX_TABLE_BYTES, max_cells=MAX_TABLE_CELLS)
+    return file
 
 
 def duplicates(name: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

@@ -27,6 +27,15 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 """Bytes of one element, by torch's dtype name."""
 
+CHECKPOINT_NATIVE = "checkpoint-native"
+"""Whole state staged as it lies in the checkpoint's files."""
+CHECKPOINT_WINDOW = "checkpoint-window"
+"""A bounded buffer through which state is streamed, one tensor at a time."""
+STATE_SNAPSHOT = "state-snapshot"
+"""A bytewise copy of every declared tensor of a mutable state."""
+REFERENCE_OUTPUTS = "reference-outputs"
+"""Planes and logits of the reference fixture, ``prefill.*`` and ``decode.*``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
@@ -38,6 +47,7 @@ class TensorSpec:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of the tensor, without padding."""
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
@@ -65,7 +75,7 @@ class LayoutRequest:
     determinism: Determinism
     workload: Workload
     staging: str
-    """``whole`` or ``streaming``."""
+    """``whole``, ``streaming``, or ``none`` where the source is read straight into residency."""
     staging_window_bytes: int | None = None
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from harness.plan.layout import AdapterLayout, LayoutRequest, TensorSpec
+from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest, TensorSpec
 from harness.plan.records import Execution, Materialization
 from harness.state.arena import Arena, Memory
 
@@ -34,6 +34,8 @@ class AdapterContext:
     request: LayoutRequest
     memories: Mapping[str, Memory]
     """By plan memory id."""
+    census: Sequence[CensusEntry] = ()
+    """What the checkpoint's tensors are on disk; needed to stage or read them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,9 +88,7 @@ class ExecutionLoop:
         step: int,
     ) -> int | None:
         began = monotonic_ns()
-        output: StepOutput = self._executor.step(
-            token_ids, start_position, want_logits=want_logits
-        )
+        output: StepOutput = self._executor.step(token_ids, start_position, want_logits=want_logits)
         choice = None if output.logits is None else greedy(output.logits)
         duration_ns = monotonic_ns() - began
         self._recorder.record(

@@ -94,9 +94,7 @@ def locate(arena: Arena, memories: Mapping[str, Memory]) -> str | None:
     return None
 
 
-def identify(
-    arena: Arena, intended: str, known: Mapping[str, Sequence[TensorSpec]]
-) -> str:
+def identify(arena: Arena, intended: str, known: Mapping[str, Sequence[TensorSpec]]) -> str:
     """The representation whose tensors (names, dtypes, shapes) the arena really has.
 
     Two representations may have the same tensors (state and its snapshot); the intended one wins

@@ -138,9 +138,7 @@ class Realizer:
                 record, observation=now, status=status, detail=detail
             )
 
-    def _attempt(
-        self, intent: Materialization, action: Callable[[Materialization], None]
-    ) -> None:
+    def _attempt(self, intent: Materialization, action: Callable[[Materialization], None]) -> None:
         if intent.id in self._failures:
             return
         try:
@@ -161,9 +159,7 @@ class Realizer:
             return Record(
                 intent=intent, status=NOT_REALIZED, lifecycle="absent", observation=ABSENT
             )
-        observation = observe(
-            intent, self._realized.get(intent.id), self._memories, self._known
-        )
+        observation = observe(intent, self._realized.get(intent.id), self._memories, self._known)
         problems = differences(intent, observation)
         if intent.id in self._failures:
             problems.insert(0, self._failures[intent.id])
@@ -177,6 +173,8 @@ class Realizer:
 
     def _release(self, intent: Materialization) -> None:
         record = self.records[intent.id]
+        if record.lifecycle == "absent":
+            return
         qualifying = qualifying_ids(record, self.records.values())
         missing = [
             f"{identifier}: {slot} is not populated"
@@ -210,8 +208,11 @@ class Realizer:
 
     def _activate(self, execution: Execution) -> Activation:
         live = {
-            (record.observation.logical_state_id, record.observation.representation,
-             record.observation.memory_resource_id)
+            (
+                record.observation.logical_state_id,
+                record.observation.representation,
+                record.observation.memory_resource_id,
+            )
             for record in self.records.values()
             if record.status == REALIZED and record.lifecycle == "live"
         }

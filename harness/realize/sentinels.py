@@ -84,9 +84,7 @@ def plan_accesses(seal: Seal, touch: Callable[[], object]) -> Sentinel:
             seal.num_accesses = before
             seal.closed = was_closed
 
-    return FunctionSentinel(
-        name="plan_accesses", counter=lambda: seal.num_accesses, plant=plant
-    )
+    return FunctionSentinel(name="plan_accesses", counter=lambda: seal.num_accesses, plant=plant)
 
 
 class StagingWatch:
@@ -121,9 +119,7 @@ class StagingWatch:
         @contextmanager
         def plant() -> Iterator[None]:
             spare = Memory(resource_id="canary", kind="canary", capacity_bytes=CANARY_BYTES)
-            arena = spare.allocate(
-                "canary", [TensorSpec(name="canary", dtype="uint8", shape=(1,))]
-            )
+            arena = spare.allocate("canary", [TensorSpec(name="canary", dtype="uint8", shape=(1,))])
             self._arenas.append(arena)
             try:
                 yield

@@ -58,7 +58,7 @@ def _run(
     )
     for execution in plan.execution:
         recorder = StepRecorder(None if references is None else references.tensors)
-        ExecutionLoop(
-            adapter.activate(execution), by_form[STATE_SNAPSHOT].tensors, recorder
-        ).run(short)
+        ExecutionLoop(adapter.activate(execution), by_form[STATE_SNAPSHOT].tensors, recorder).run(
+            short
+        )
     return arenas

@@ -144,8 +144,8 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
             gather(store, folder, realization, gathered)
     plan = assembly.loaded.plan
     plan_file = store.put_plan(assembly.plan_bytes)
-    manifest = None if assembly.manifest_bytes is None else store.put_manifest(
-        assembly.manifest_bytes
+    manifest = (
+        None if assembly.manifest_bytes is None else store.put_manifest(assembly.manifest_bytes)
     )
     key = applicability_key(gathered.rows.get("facts", {}))
     predicate = RecordPredicate(
@@ -165,7 +165,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         environment=environment_document(assembly.environment),
         applicability_key=key,
         fixture=_fixture(assembly),
-        source=SourceIdentity(**source_identity(assembly.package_root)),
+        source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
         totals=totals(assembly.loaded, gathered.rows),
         claims=CLAIMS,
@@ -177,6 +177,19 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
     return store.put_record(record_statement(predicate)), gathered
 
 
+def source_of(root: Path) -> SourceIdentity:
+    """Which code made the record, as git and the files themselves tell."""
+    found = source_identity(root)
+    dirty = found["dirty"]
+    return SourceIdentity(
+        dirty=None if dirty is None else bool(dirty),
+        **{
+            name: None if found[name] is None else str(found[name])
+            for name in ("git_commit", "git_tree", "diff_digest", "package_digest")
+        },
+    )
+
+
 def _fixture(assembly: Assembly) -> FixtureReference | None:
     path = assembly.fixture_folder / FIXTURE_FILE
     if not path.is_file():
@@ -186,9 +199,7 @@ def _fixture(assembly: Assembly) -> FixtureReference | None:
     )
 
 
-def _result(
-    loaded: LoadedPlan, key: ApplicabilityKey | None, gathered: Gathered
-) -> str | None:
+def _result(loaded: LoadedPlan, key: ApplicabilityKey | None, gathered: Gathered) -> str | None:
     if key is None:
         return None
     try:

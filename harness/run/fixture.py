@@ -29,12 +29,12 @@ from harness.evidence import tables
 from harness.evidence.source import package_digest
 from harness.plan.load import load_plan
 from harness.plan.request import layout_request
+from harness.realize.recorder import ReferenceRows
 from harness.realize.sampling import Choice, greedy
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import run_child, say
 from harness.run.conditions import KEY_FIELDS, apply_determinism, measured_conditions
-from harness.run.job import Job, read_job
-from harness.run.producer import device_class
+from harness.run.job import Job, device_class, read_job
 from harness.run.recipe import FIXTURE_FILE, recipe_digest
 from harness.state.digests import tensor_digest
 
@@ -65,7 +65,7 @@ def make(job: Job) -> None:
         say("reference outputs")
         schedule = schedule_of(request.workload)
         outputs, tokens = reference_outputs(reference, schedule)
-        publish(cached, reference, outputs, tokens)
+        publish(cached, reference, outputs, output_rows(outputs, tokens, schedule))
     job.fixture.mkdir(parents=True, exist_ok=True)
     for file in FILES:
         shutil.copyfile(cached / file, job.fixture / file)
@@ -104,18 +104,22 @@ def reference_outputs(
 
 
 def output_rows(
-    outputs: dict[str, torch.Tensor], tokens: dict[tuple[str, int], int]
+    outputs: dict[str, torch.Tensor], tokens: dict[tuple[str, int], int], schedule: Schedule
 ) -> list[Row]:
-    """Rows of ``fixture_outputs``: one per decode step, and one per whole prefill output."""
+    """Rows of ``fixture_outputs``: the outputs cut as the steps are, one row per step and output."""
     rows: list[Row] = []
-    for name, whole in outputs.items():
-        phase, output = name.split(".")
-        steps = whole.split(1) if phase == "decode" and output == "plane" else whole
-        pieces = [whole] if phase == "prefill" else list(steps)
-        for step, piece in enumerate(pieces):
-            token = tokens.get((phase, step))
-            if phase == "prefill":
-                token = max((key, value) for key, value in tokens.items() if key[0] == phase)[1]
+    reference = ReferenceRows(outputs)
+    steps = [
+        ("prefill", chunk.index, chunk.start_position, len(chunk.token_ids), chunk.is_last)
+        for chunk in schedule.chunks
+    ]
+    steps += [
+        ("decode", step, schedule.prompt_rows + step, 1, True)
+        for step in range(schedule.decode_steps)
+    ]
+    for phase, step, start_position, num_rows, has_logits in steps:
+        for output in ("plane", "logits") if has_logits else ("plane",):
+            piece = reference.rows(output, phase, step, start_position, num_rows)
             rows.append(
                 {
                     "phase": phase,
@@ -125,7 +129,7 @@ def output_rows(
                     "shape": list(piece.shape),
                     "bytes": piece.nbytes,
                     "digest": tensor_digest(piece),
-                    "token": token,
+                    "token": tokens.get((phase, step)),
                 }
             )
     return rows
@@ -151,7 +155,7 @@ def publish(
     cached: Path,
     reference: Reference,
     outputs: dict[str, torch.Tensor],
-    tokens: dict[tuple[str, int], int],
+    rows: list[Row],
 ) -> None:
     """Write a fixture folder and give it its final name in one step."""
     building = cached.parent / f".{cached.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -159,7 +163,7 @@ def publish(
     try:
         save_file(outputs, building / FIXTURE_FILE)
         tables.write(building, "expected_tensors", expected_rows(reference))
-        tables.write(building, "fixture_outputs", output_rows(outputs, tokens))
+        tables.write(building, "fixture_outputs", rows)
         seal = {file: file_digest(building / file) for file in FILES}
         write_durable(building / SEAL_FILE, canonical_bytes(seal))
         if cached.exists():

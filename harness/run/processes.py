@@ -94,9 +94,7 @@ class Child:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._readers = [
-            threading.Thread(
-                target=_read_lines, args=(self.process.stdout, on_line), daemon=True
-            ),
+            threading.Thread(target=_read_lines, args=(self.process.stdout, on_line), daemon=True),
             threading.Thread(
                 target=_read_tail, args=(self.process.stderr, self._error), daemon=True
             ),

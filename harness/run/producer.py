@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from harness.adapters.families import adapter_for
 from harness.checkpoint.header import read_header
 from harness.checkpoint.reader import BoundedReader, ReadEntry
@@ -21,7 +23,7 @@ from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.load import load_plan
 from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.records import Plan
-from harness.plan.request import layout_request, representations
+from harness.plan.request import census_of, layout_request, representations
 from harness.realize import sentinels
 from harness.realize.adapter import AdapterContext, Executor
 from harness.realize.decode import ExecutionLoop
@@ -34,7 +36,7 @@ from harness.realize.source import ReaderSource
 from harness.realize.warmup import warm_up
 from harness.run.child import run_child, say
 from harness.run.conditions import apply_determinism, measured_conditions
-from harness.run.job import Job, read_job
+from harness.run.job import Job, device_class, read_job
 from harness.run.recipe import FIXTURE_FILE
 from harness.run.watch import Watch, source_accesses
 from harness.state.arena import Arena, Memory
@@ -65,7 +67,9 @@ class Production:
         adapter = adapter_for(plan.adapter_data.family or "")
         known = representations(plan, adapter.layout, self.manifest)
         memories = bound_memories(job)
-        context = AdapterContext(request=request, memories=memories)
+        context = AdapterContext(
+            request=request, memories=memories, census=census_of(self.manifest)
+        )
         schedule = schedule_of(request.workload)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
@@ -213,14 +217,6 @@ def bound_memories(job: Job) -> dict[str, Memory]:
     }
 
 
-def device_class(job: Job) -> str:
-    """Kind of the bound compute unit."""
-    kinds = {
-        unit.id: unit.kind for node in job.environment.resources.nodes for unit in node.compute_units
-    }
-    return "+".join(sorted({kinds[real] for real in job.binding.compute_units.values()}))
-
-
 def find_arena(plan: Plan, arenas: Mapping[str, Arena], representation: str) -> Arena | None:
     """The live arena of the first materialization in a representation."""
     for intent in plan.materializations:
@@ -229,7 +225,7 @@ def find_arena(plan: Plan, arenas: Mapping[str, Arena], representation: str) -> 
     return None
 
 
-def reference_tensors(plan: Plan, arenas: Mapping[str, Arena]):  # type: ignore[no-untyped-def]
+def reference_tensors(plan: Plan, arenas: Mapping[str, Arena]) -> Mapping[str, torch.Tensor] | None:
     """The resident reference outputs, or ``None``."""
     arena = find_arena(plan, arenas, REFERENCE_OUTPUTS)
     return None if arena is None else arena.tensors
@@ -243,14 +239,14 @@ def fill_reference(plan: Plan, fixture: Path, arenas: Mapping[str, Arena]) -> No
     header = read_header(fixture / FIXTURE_FILE)
     entries = [
         ReadEntry(
-            key=entry.key,
+            key=key,
             file=FIXTURE_FILE,
             dtype=entry.dtype,
             shape=tuple(entry.shape),
             num_bytes=entry.end - entry.begin,
             sha256=None,
         )
-        for entry in header.entries
+        for key, entry in header.entries.items()
     ]
     reader = BoundedReader(fixture, entries)
     source = ReaderSource(reader)

@@ -127,7 +127,9 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
         column.justify = "right"
     for memory in summary.memories:
         figures = (memory.planned_bytes, memory.observed_bytes, memory.peak_allocated_bytes)
-        table.add_row(memory.memory, *("-" if figure is None else f"{figure:,}" for figure in figures))
+        table.add_row(
+            memory.memory, *("-" if figure is None else f"{figure:,}" for figure in figures)
+        )
     console.print(table)
     if summary.ttft_ns is not None and summary.tpot_ns is not None:
         line("TTFT", f"{summary.ttft_ns / 1e6:.1f} ms")

@@ -26,7 +26,7 @@ from harness.errors import CheckpointError, ExitCode, InvalidInputError, PlanErr
 from harness.evidence.store import Store
 from harness.measure.clock import utc_timestamp
 from harness.measure.environment import probe_environment
-from harness.measure.witness_start import WitnessChannel
+from harness.measure.witness_start import witness_argv, witness_pair
 from harness.plan.bind import bind
 from harness.plan.check import check_plan
 from harness.plan.load import LoadedPlan, load_plan
@@ -114,9 +114,7 @@ def check(request: RunRequest) -> LoadedPlan:
     return loaded
 
 
-def prepare(
-    request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress
-) -> Prepared:
+def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress) -> Prepared:
     """Bind a checked plan to this machine and put its checkpoint in place."""
     plan, checkpoint = loaded.plan, _pinned(loaded)
     environment = probe_environment(request.device)
@@ -213,28 +211,32 @@ def _realize(
     out.mkdir()
     environment = child_environment(prepared.num_threads)
     label = f"realization {index + 1}/{prepared.num_realizations}"
-    with WitnessChannel() as channel:
+    theirs, ours = witness_pair()
+    with theirs, ours:
         producer = Child(
             "producer",
             [
                 *request.producer_argv,
                 *("--job", str(work / "job.json"), "--out", str(out)),
-                *("--realization", str(index), "--witness-fd", str(channel.producer_fd)),
+                *("--realization", str(index), "--witness-fd", str(theirs.fileno())),
             ],
             environment=environment,
             on_line=lambda line: progress.update(f"{label}: {line}"),
             realization=index,
-            pass_fds=(channel.producer_fd,),
+            pass_fds=(theirs.fileno(),),
         )
         witness = Child(
             "witness",
-            channel.command(
-                pid=producer.process.pid, folder=out, checkpoint_root=prepared.job.checkpoint
+            witness_argv(
+                pid=producer.process.pid,
+                fd=ours.fileno(),
+                folder=out,
+                checkpoint_root=prepared.job.checkpoint,
             ),
             environment=environment,
             on_line=lambda line: None,
             realization=index,
-            pass_fds=(channel.witness_fd,),
+            pass_fds=(ours.fileno(),),
         )
     ended = producer.wait(prepared.timeouts.realization_s)
     # The witness ends by itself once the producer's end of the socket is closed.
@@ -301,4 +303,3 @@ def _exit_code(outcomes: list[Outcome], audited: int) -> int:
         if int(code) in codes and audited != ExitCode.PASSED:
             return int(code)
     return audited
-

@@ -3,14 +3,14 @@
 Gathers rows at each lifecycle point; judges nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 from pathlib import Path
 
 from harness.checkpoint.reader import BoundedReader, SourceAccessError
 from harness.measure.clock import monotonic_ns
-from harness.measure.readings import ArenaDeclaration, WitnessReading
+from harness.measure.readings import DeclaredArena, WitnessReading
+from harness.measure.settle import settle
 from harness.measure.witness_client import WitnessClient
 from harness.realize.sentinels import FunctionSentinel, Sentinel
 from harness.realize.witnessed import (
@@ -95,8 +95,9 @@ class Watch:
         ]
 
     def _read(self, point: str, *, keep: bool) -> WitnessReading:
+        settle()
         declared = [
-            ArenaDeclaration(
+            DeclaredArena(
                 materialization_id=identifier,
                 memory_resource_id=resource_id,
                 address=arena.address,

@@ -7,9 +7,7 @@ import torch
 from harness.errors import InvalidInputError
 
 
-def copy_declared(
-    source: Mapping[str, torch.Tensor], target: Mapping[str, torch.Tensor]
-) -> None:
+def copy_declared(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.Tensor]) -> None:
     """Copy every declared tensor's bytes from ``source`` to ``target``.
 
     Raises:

@@ -185,9 +185,7 @@ class FakeAdapter:
         self.allocated.append(intent.id)
         arena = self.memory_for(intent).allocate(intent.id, self.specs_for(intent))
         lineage = "state.s@epoch-1" if intent.role == "mutable_authority" else None
-        realized = Realized(
-            arena=arena, logical_state_id=self.state_for(intent), lineage=lineage
-        )
+        realized = Realized(arena=arena, logical_state_id=self.state_for(intent), lineage=lineage)
         self.realized[intent.id] = realized
         return realized
 

@@ -26,9 +26,7 @@ from harness.state.arena import Memory
 
 
 class Run:
-    def __init__(
-        self, adapter: FakeAdapter, the_plan: Plan | None = None, **sizes: int
-    ) -> None:
+    def __init__(self, adapter: FakeAdapter, the_plan: Plan | None = None, **sizes: int) -> None:
         self.memories = memories(**sizes)
         self.adapter = adapter
         self.source = Source()
@@ -155,7 +153,10 @@ def test_an_optional_final_does_not_qualify() -> None:
 
 def test_the_staging_itself_does_not_qualify() -> None:
     kept = materialization(
-        "stage", representation="native", memory_resource_id="ram", role="staging",
+        "stage",
+        representation="native",
+        memory_resource_id="ram",
+        role="staging",
         persistence="transient",
     )
     run = Run(FakeAdapter(), plan(kept, MUTABLE, SNAPSHOT))
@@ -173,8 +174,12 @@ def test_an_unasked_optional_is_absent() -> None:
 
 def test_a_staging_that_is_not_as_planned_is_not_released() -> None:
     wrong = materialization(
-        "stage", representation="native", memory_resource_id="ram", role="staging",
-        persistence="transient", expected_bytes=7,
+        "stage",
+        representation="native",
+        memory_resource_id="ram",
+        role="staging",
+        persistence="transient",
+        expected_bytes=7,
     )
     run = Run(FakeAdapter(), plan(wrong, RESIDENT, MUTABLE, SNAPSHOT))
     assert run.rows["stage"]["status"] == "TRANSIENT_RELEASE_NOT_AUTHORIZED"

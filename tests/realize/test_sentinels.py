@@ -7,6 +7,7 @@ import pytest
 import torch
 from fake_family import plan
 
+from harness.measure.settle import settle
 from harness.plan.layout import TensorSpec
 from harness.realize.seal import watch
 from harness.realize.sentinels import (
@@ -100,9 +101,11 @@ def reading(file: Path) -> Callable[[], Reading]:
                 return int(line.split()[1]) * 1024
         raise AssertionError("no Anonymous line")
 
+    settle()
     baseline = anonymous_bytes()
 
     def probe() -> Reading:
+        settle()
         links = []
         for number in os.listdir("/proc/self/fd"):
             try:

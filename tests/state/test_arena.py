@@ -1,5 +1,6 @@
 import gc
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -74,14 +75,13 @@ def test_release_unmaps_and_gives_the_bytes_back() -> None:
 def test_release_reports_what_something_still_holds(holder: str) -> None:
     home = memory()
     arena = home.allocate("x", SPECS)
-    tensor = arena.tensors["b"]
-    kept = {
-        "tensor": lambda: tensor,
-        "view": lambda: tensor[2:],
-        "numpy": lambda: tensor.numpy(),
-        "storage": lambda: tensor.untyped_storage(),
-    }[holder]()
-    del tensor
+    hold: dict[str, Callable[[torch.Tensor], object]] = {
+        "tensor": lambda tensor: tensor,
+        "view": lambda tensor: tensor[2:],
+        "numpy": lambda tensor: tensor.numpy(),
+        "storage": lambda tensor: tensor.untyped_storage(),
+    }
+    kept = hold[holder](arena.tensors["b"])
     assert arena.release() == arena.allocated_bytes
     assert mapped_at(arena)
     assert home.allocated_bytes == arena.allocated_bytes

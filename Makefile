@@ -1,0 +1,42 @@
+# `make help` lists the targets. Each makes .venv from the exact locks when it is missing or stale.
+PYTHON ?= python3
+NAME ?=
+ARGS ?=
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help lint test test-slow verify bench experiment environment environment-dev
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' $(MAKEFILE_LIST)
+
+environment: ## make .venv from requirements/runtime.lock
+	@$(PYTHON) tools/make_venv.py runtime
+
+environment-dev: ## add what requirements/dev.lock pins
+	@$(PYTHON) tools/make_venv.py dev
+
+# make itself exits by 2 whenever a command failed; the line printed here names the command's own
+# code: 1 audited and failed, 2 invalid input, 3 cannot be evaluated here.
+experiment: environment ## NAME=quickstart [ARGS=...]: run one experiment and audit it
+	@test -n "$(NAME)" || { echo "which experiment? make experiment NAME=quickstart; there are:"; \
+	  ls experiments/experiment | sed 's/\.yaml$$//; s/^/  /'; exit 2; }
+	@$(PY) -m harness run experiment=$(NAME) $(ARGS); code=$$?; \
+	  test $$code -eq 0 || echo "exit code $$code"; exit $$code
+
+lint: environment-dev ## formatting, types and the architecture's import contracts
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+
+test: environment-dev ## the fast tests; no GPU, no network
+	@$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: environment-dev ## the tests marked slow
+	@$(PY) -m pytest -m slow $(ARGS)
+
+verify: environment ## verify and re-audit the committed evidence
+	@$(PY) -m harness evidence verify evidence --plans plans
+
+bench: environment-dev ## decode and prefill, side by side with transformers
+	@$(PY) -m benchmarks $(ARGS)

@@ -1,0 +1,316 @@
+"""The Llama forward pass over resident tensors and one owned cache.
+
+Prefill chunks and decode steps are the same code. Takes tensors by name and does not know where
+they came from.
+
+Shape legend: R rows of the step, T positions covered after it, H hidden size, N query heads,
+K KV heads, D head size, I intermediate size, V vocabulary size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import kernels.attention.api as attention
+import kernels.embedding.api as embedding
+import kernels.gated_activation.api as gated_activation
+import kernels.linear.api as linear
+import kernels.rms_norm.api as rms_norm
+import kernels.rope.api as rope
+from harness.adapters.llama.config import LlamaConfig
+from harness.adapters.llama.keys import resident_tensors
+from harness.errors import InvalidInputError
+from harness.plan.records import ModelRange
+from harness.realize.adapter import StepOutput, Tap
+from harness.state.session import Session
+
+_BOUNDARIES_PER_LAYER = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layer:
+    """Resident tensors of one layer."""
+
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    o: torch.Tensor
+    o_bias: torch.Tensor | None
+    post_norm: torch.Tensor
+    gate_up: torch.Tensor
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """What all layers of one step share; made once per step."""
+
+    num_rows: int
+    cos: torch.Tensor
+    sin: torch.Tensor
+    mask: torch.Tensor | None
+    k_rows: tuple[torch.Tensor, ...]
+    """Per layer [R, K, D]: where this step's keys go."""
+    v_rows: tuple[torch.Tensor, ...]
+    k_prefix: tuple[torch.Tensor, ...]
+    """Per layer [T, K, D]: all keys, this step's included."""
+    v_prefix: tuple[torch.Tensor, ...]
+
+
+class LlamaExecutor:
+    """Runs a range of layers; implements :class:`harness.realize.adapter.Executor`.
+
+    Ops of the kernel set are chosen, and every tensor's geometry is checked, once at binding.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: LlamaConfig,
+        spec: ModelRange,
+        kernel_set: str,
+        residents: Mapping[str, torch.Tensor],
+        rope_tables: Mapping[str, torch.Tensor],
+        session: Session,
+    ) -> None:
+        """Bind tensors and state.
+
+        Raises:
+            InvalidInputError: Listing every tensor that is absent or has another geometry.
+            kernels.kernel_sets.UnknownKernelSetError: When the kernel set is not built.
+        """
+        _check_geometry(config, spec, residents, rope_tables, session)
+        self._linear = linear.select(kernel_set)
+        self._rms_norm = rms_norm.select(kernel_set)
+        self._rope = rope.select(kernel_set)
+        self._attention = attention.select(kernel_set)
+        self._silu_gated = gated_activation.select(kernel_set)
+        self._embed = embedding.select(kernel_set)
+        self._num_heads = config.num_heads
+        self._num_kv_heads = config.num_kv_heads
+        self._head_dim = config.head_dim
+        self._hidden_size = config.hidden_size
+        self._vocab_size = config.vocab_size
+        self._eps = config.rms_norm_eps
+        self._session = session
+        self._k = session.tensors["k"]
+        self._v = session.tensors["v"]
+        self._cos = rope_tables["cos"]
+        self._sin = rope_tables["sin"]
+        self._table = residents["embed_tokens"] if spec.owns_embeddings else None
+        self._final_norm: torch.Tensor | None = None
+        self._head: torch.Tensor | None = None
+        if spec.owns_final_norm_head:
+            self._final_norm = residents["final_norm"]
+            self._head = residents["embed_tokens" if config.tied else "lm_head"]
+        self._layers = tuple(
+            _bind_layer(residents, layer) for layer in range(spec.start_layer, spec.end_layer)
+        )
+
+    @torch.inference_mode()
+    def step(
+        self,
+        token_ids: Sequence[int],
+        start_position: int,
+        *,
+        want_logits: bool,
+        tap: Tap | None = None,
+    ) -> StepOutput:
+        """Run one step over token ids; see :meth:`step_plane` for a range without embeddings.
+
+        Raises:
+            InvalidInputError: For no rows, an id outside the vocabulary, or a gap.
+            ResourceError: When the cache's capacity is exceeded. Nothing is written then.
+        """
+        if self._table is None:
+            raise InvalidInputError(
+                "this range has no embeddings", hint="pass the plane of the range before it"
+            )
+        if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
+            raise InvalidInputError(
+                "token ids are not valid",
+                expected=f"one or more in [0, {self._vocab_size})",
+                got=str(list(token_ids)[:16]),
+            )
+        self._session.cover(start_position, len(token_ids))
+        ids = torch.tensor(token_ids, dtype=torch.int64, device=self._table.device)
+        hidden = self._embed(ids, self._table)
+        if tap is not None:
+            tap(0, ids)
+            tap(1, hidden)
+        return self._run(hidden, start_position, want_logits, tap, 2)
+
+    @torch.inference_mode()
+    def step_plane(
+        self,
+        plane: torch.Tensor,
+        start_position: int,
+        *,
+        want_logits: bool,
+        tap: Tap | None = None,
+    ) -> StepOutput:
+        """Run one step over the plane [R, H] that the range before this one put out."""
+        if plane.ndim != 2 or plane.shape[1] != self._hidden_size or plane.dtype != self._k.dtype:
+            raise InvalidInputError(
+                "the plane does not fit",
+                expected=f"[rows, {self._hidden_size}] of {self._k.dtype}",
+                got=f"{list(plane.shape)} of {plane.dtype}",
+            )
+        self._session.cover(start_position, plane.shape[0])
+        if tap is not None:
+            tap(0, plane)
+        return self._run(plane, start_position, want_logits, tap, 1)
+
+    def _run(
+        self,
+        hidden: torch.Tensor,
+        start_position: int,
+        want_logits: bool,
+        tap: Tap | None,
+        boundary: int,
+    ) -> StepOutput:
+        step = self._prepare(hidden, start_position)
+        for index, layer in enumerate(self._layers):
+            hidden = self._attend(hidden, layer, index, step, tap, boundary)
+            hidden = self._transform(hidden, layer, tap, boundary + 8)
+            boundary += _BOUNDARIES_PER_LAYER
+        logits = None
+        if want_logits and self._final_norm is not None and self._head is not None:
+            # Row-wise, so the last row alone has the bits it would have among all rows.
+            normed = self._rms_norm(hidden[-1:], self._final_norm, self._eps)
+            logits = self._linear(normed, self._head)[0].float()
+            if tap is not None:
+                tap(boundary, normed)
+                tap(boundary + 1, logits)
+        return StepOutput(plane=hidden, logits=logits)
+
+    def _prepare(self, hidden: torch.Tensor, start_position: int) -> _Step:
+        num_rows = hidden.shape[0]
+        end = start_position + num_rows
+        cos, sin = rope.angles(self._cos[start_position:end], self._sin[start_position:end])
+        return _Step(
+            num_rows=num_rows,
+            cos=cos,
+            sin=sin,
+            mask=attention.causal_mask(num_rows, start_position, hidden.dtype, hidden.device),
+            k_rows=self._k[:, start_position:end].unbind(0),
+            v_rows=self._v[:, start_position:end].unbind(0),
+            k_prefix=self._k[:, :end].unbind(0),
+            v_prefix=self._v[:, :end].unbind(0),
+        )
+
+    def _attend(
+        self,
+        hidden: torch.Tensor,
+        layer: _Layer,
+        index: int,
+        step: _Step,
+        tap: Tap | None,
+        boundary: int,
+    ) -> torch.Tensor:
+        """Attention block and its residual: boundaries ``input_norm`` to ``residual_1``."""
+        num_heads, rotated_heads = self._num_heads, self._num_heads + self._num_kv_heads
+        normed = self._rms_norm(hidden, layer.input_norm, self._eps)
+        heads = self._linear(normed, layer.qkv, layer.qkv_bias)
+        heads = heads.view(step.num_rows, rotated_heads + self._num_kv_heads, self._head_dim)
+        rotated = self._rope(heads[:, :rotated_heads], step.cos, step.sin)
+        q, k, v = rotated[:, :num_heads], rotated[:, num_heads:], heads[:, rotated_heads:]
+        step.k_rows[index].copy_(k)
+        step.v_rows[index].copy_(v)
+        mixed = self._attention(q, step.k_prefix[index], step.v_prefix[index], step.mask)
+        projected = self._linear(mixed, layer.o, layer.o_bias)
+        residual = hidden + projected
+        if tap is not None:
+            tap(boundary, normed)
+            tap(boundary + 1, q)
+            tap(boundary + 2, k)
+            tap(boundary + 3, v)
+            tap(boundary + 4, torch.stack((step.k_rows[index], step.v_rows[index])))
+            tap(boundary + 5, mixed)
+            tap(boundary + 6, projected)
+            tap(boundary + 7, residual)
+        return residual
+
+    def _transform(
+        self, hidden: torch.Tensor, layer: _Layer, tap: Tap | None, boundary: int
+    ) -> torch.Tensor:
+        """MLP block and its residual: boundaries ``post_norm`` to ``residual_2``."""
+        normed = self._rms_norm(hidden, layer.post_norm, self._eps)
+        gate_up = self._linear(normed, layer.gate_up, layer.gate_up_bias)
+        out = self._linear(self._silu_gated(gate_up), layer.down, layer.down_bias)
+        residual = hidden + out
+        if tap is not None:
+            tap(boundary, normed)
+            tap(boundary + 1, gate_up)
+            tap(boundary + 2, out)
+            tap(boundary + 3, residual)
+        return residual
+
+    def reset(self) -> None:
+        """Return the cache to empty: zero tensors, frontier 0."""
+        self._session.reset()
+
+    def declared_state(self) -> Mapping[str, torch.Tensor]:
+        """The cache: ``k`` and ``v``, each [layers, positions, K, D]."""
+        return self._session.tensors
+
+    def frontier(self) -> int:
+        """Number of positions the cache holds."""
+        return self._session.frontier
+
+    def restore_frontier(self, positions: int) -> None:
+        """Set the frontier after the cache was restored bytewise."""
+        self._session.restore(positions)
+
+    def observed_authorities(self) -> Mapping[str, str]:
+        """The cache's logical state and the lineage that its owner holds."""
+        return {self._session.logical_state_id: self._session.lineage}
+
+
+def _bind_layer(residents: Mapping[str, torch.Tensor], layer: int) -> _Layer:
+    prefix = f"layers.{layer}."
+    return _Layer(
+        input_norm=residents[prefix + "input_norm"],
+        qkv=residents[prefix + "qkv"],
+        qkv_bias=residents.get(prefix + "qkv_bias"),
+        o=residents[prefix + "o"],
+        o_bias=residents.get(prefix + "o_bias"),
+        post_norm=residents[prefix + "post_norm"],
+        gate_up=residents[prefix + "gate_up"],
+        gate_up_bias=residents.get(prefix + "gate_up_bias"),
+        down=residents[prefix + "down"],
+        down_bias=residents.get(prefix + "down_bias"),
+    )
+
+
+def _check_geometry(
+    config: LlamaConfig,
+    spec: ModelRange,
+    residents: Mapping[str, torch.Tensor],
+    rope_tables: Mapping[str, torch.Tensor],
+    session: Session,
+) -> None:
+    state = session.tensors
+    dtype = state["k"].dtype if "k" in state else torch.float32
+    num_layers, positions = spec.end_layer - spec.start_layer, session.capacity_positions
+    cache = (num_layers, positions, config.num_kv_heads, config.head_dim)
+    table = (positions, config.head_dim // 2)
+    wanted = [(residents, t.name, t.shape, dtype) for t in resident_tensors(config, spec)]
+    wanted += [(rope_tables, name, table, torch.float32) for name in ("cos", "sin")]
+    wanted += [(state, name, cache, dtype) for name in ("k", "v")]
+    problems = []
+    for tensors, name, shape, expected in wanted:
+        tensor = tensors.get(name)
+        if tensor is None:
+            problems.append(f"{name}: absent")
+        elif tuple(tensor.shape) != shape or tensor.dtype != expected:
+            problems.append(
+                f"{name}: expected {shape} {expected}, got {tuple(tensor.shape)} {tensor.dtype}"
+            )
+    if problems:
+        raise InvalidInputError(
+            "resident tensors do not fit the model", got="; ".join(sorted(problems))
+        )

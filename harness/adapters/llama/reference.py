@@ -1,0 +1,119 @@
+"""The ordinary, unselective load: what reference outputs and expected digests are made from.
+
+Shares the forward code with the realized path and nothing of its loading: every safetensors file
+is loaded whole, tensors are concatenated and cast in plain memory, no arena, no bounded reader.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from harness.adapters.llama.config import LlamaConfig, read_config
+from harness.adapters.llama.model import LlamaExecutor
+from harness.adapters.llama.rope import rope_tables
+from harness.errors import CheckpointError
+from harness.plan.layout import LayoutRequest
+from harness.plan.records import ModelRange
+from harness.state.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrdinaryReference:
+    """A model loaded the ordinary way."""
+
+    executor: LlamaExecutor
+    residents: dict[str, dict[str, torch.Tensor]]
+    """Expected tensors of each immutable or derived representation, by name."""
+
+
+class LlamaReference:
+    """The family's maker of references."""
+
+    def ordinary(self, root: Path, request: LayoutRequest) -> OrdinaryReference:
+        """Load the checkpoint under ``root`` and bind an executor with an empty cache."""
+        config, spec = read_config(request.config), request.spec
+        positions = request.workload.max_positions
+        weights = load_ordinary(root, request)
+        tables = rope_tables(config, positions)
+        dtype = getattr(torch, request.determinism.dtype)
+        shape = (
+            spec.end_layer - spec.start_layer,
+            positions,
+            config.num_kv_heads,
+            config.head_dim,
+        )
+        session = Session(
+            logical_state_id="state.kv",
+            epoch=1,
+            tensors={name: torch.zeros(shape, dtype=dtype) for name in ("k", "v")},
+            capacity_positions=positions,
+        )
+        executor = LlamaExecutor(
+            config=config,
+            spec=spec,
+            kernel_set=request.determinism.kernel_set,
+            residents=weights,
+            rope_tables=tables,
+            session=session,
+        )
+        residents = {
+            f"llama-merged-{request.determinism.dtype}": weights,
+            "rope-table-float32": tables,
+        }
+        return OrdinaryReference(executor=executor, residents=residents)
+
+
+def load_ordinary(root: Path, request: LayoutRequest) -> dict[str, torch.Tensor]:
+    """Load every safetensors file under ``root`` whole and merge what the range needs.
+
+    Returns:
+        The merged tensors by name, in the request's compute dtype.
+
+    Raises:
+        CheckpointError: When a tensor is absent, or is in two files.
+    """
+    dtype = getattr(torch, request.determinism.dtype)
+    loaded: dict[str, torch.Tensor] = {}
+    for path in sorted(root.glob("*.safetensors")):
+        for key, tensor in load_file(path).items():
+            if key in loaded:
+                raise CheckpointError("a tensor is in two files", got=key, where=path.name)
+            loaded[key] = tensor
+    merged = {}
+    for name, keys in _recipe(read_config(request.config), request.spec).items():
+        absent = [key for key in keys if key not in loaded]
+        if absent:
+            raise CheckpointError("tensors are absent", got=", ".join(absent), where=str(root))
+        merged[name] = torch.cat([loaded[key].to(dtype) for key in keys])
+    return merged
+
+
+def _recipe(config: LlamaConfig, spec: ModelRange) -> dict[str, list[str]]:
+    recipe: dict[str, list[str]] = {}
+    if spec.owns_embeddings or (spec.owns_final_norm_head and config.tied):
+        recipe["embed_tokens"] = ["model.embed_tokens.weight"]
+    for layer in range(spec.start_layer, spec.end_layer):
+        ours, theirs = f"layers.{layer}.", f"model.layers.{layer}."
+        attention, mlp = f"{theirs}self_attn.", f"{theirs}mlp."
+        recipe[ours + "input_norm"] = [theirs + "input_layernorm.weight"]
+        recipe[ours + "post_norm"] = [theirs + "post_attention_layernorm.weight"]
+        for suffix, kind, has_attention, has_mlp in (
+            ("", "weight", True, True),
+            ("_bias", "bias", config.attention_bias, config.mlp_bias),
+        ):
+            if has_attention:
+                recipe[f"{ours}qkv{suffix}"] = [f"{attention}{x}_proj.{kind}" for x in "qkv"]
+                recipe[f"{ours}o{suffix}"] = [f"{attention}o_proj.{kind}"]
+            if has_mlp:
+                recipe[f"{ours}gate_up{suffix}"] = [
+                    f"{mlp}gate_proj.{kind}",
+                    f"{mlp}up_proj.{kind}",
+                ]
+                recipe[f"{ours}down{suffix}"] = [f"{mlp}down_proj.{kind}"]
+    if spec.owns_final_norm_head:
+        recipe["final_norm"] = ["model.norm.weight"]
+        if not config.tied:
+            recipe["lm_head"] = ["lm_head.weight"]
+    return recipe

@@ -1,0 +1,286 @@
+"""Bounded reading: only planned tensors, each once, straight into the caller's memory, hashed.
+
+The reader holds at most one open descriptor and no tensor bytes of its own. It knows the planned
+manifest rows it was given and the files' headers, and nothing of plans or models. One thread.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from harness.checkpoint.entries import (
+    ReadEntry,
+    entry_problems,
+    header_problems,
+    writable_bytes,
+)
+from harness.checkpoint.files import (
+    FileIdentity,
+    identity,
+    open_regular,
+    problems_error,
+    read_exactly,
+    resolve_under,
+    shard_problem,
+)
+from harness.checkpoint.header import read_header_from
+from harness.errors import CheckpointError, ExitCode, HarnessError
+
+__all__ = ["BoundedReader", "ReadEntry", "SourceAccessError"]
+
+PIECE_BYTES = 4 << 20
+"""Read and hashed at a time, so that the hash finds the bytes still in cache."""
+
+
+class SourceAccessError(HarnessError):
+    """The checkpoint was read after its source was sealed."""
+
+    exit_code = ExitCode.FAILED
+
+
+@dataclass
+class _Shard:
+    """One file: where it is, what it was at open, and how often it was opened and closed."""
+
+    path: Path
+    num_opens: int = 0
+    num_closes: int = 0
+    num_left: int = 0
+    seen: FileIdentity | None = None
+    data_offset: int = 0
+
+
+class BoundedReader:
+    """Reads planned tensors of one checkpoint folder.
+
+    Every shard's header is validated when the reader is made, and each planned tensor must agree
+    with it. Afterwards a shard is opened for a run of reads from it, and closed when another shard
+    is read, when its last planned tensor was read, or on :meth:`close`.
+
+    Raises:
+        CheckpointError: With every disagreement between entries, names, links and headers.
+    """
+
+    def __init__(self, root: Path, entries: Sequence[ReadEntry]) -> None:
+        self._root = root
+        self._entries = {entry.key: entry for entry in entries}
+        self._shards: dict[str, _Shard] = {}
+        self._offsets: dict[str, int] = {}
+        self._digests: dict[str, str] = {}
+        self._num_fetches: dict[str, int] = {}
+        self._open: tuple[_Shard, int] | None = None
+        self._sealed = False
+        self._num_refused = 0
+        problems = entry_problems(entries)
+        for name in sorted({entry.file for entry in entries}):
+            problems.extend(self._check_shard(name))
+        if problems:
+            raise problems_error(
+                "the checkpoint does not hold what is to be read", problems, where=str(root)
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def num_refused(self) -> int:
+        """Reads that were refused because the source was sealed."""
+        return self._num_refused
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether :meth:`seal` was called."""
+        return self._sealed
+
+    def read_into(self, key: str, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the tensor's bytes and check its pinned digest.
+
+        Args:
+            key: A planned key that has not been read yet.
+            buffer: Writable, contiguous, exactly the tensor's bytes long. After an error its
+                content is undefined.
+
+        Raises:
+            SourceAccessError: When the source is sealed.
+            CheckpointError: On an unplanned key, a second read, a buffer of another size, a file
+                that changed since it was opened, or a digest that is not the pinned one.
+        """
+        if self._sealed:
+            self._num_refused += 1
+            raise SourceAccessError(
+                "the checkpoint was read after its source was sealed",
+                expected="no source access after release",
+                got=f"read of {key!r}",
+                where=str(self._root),
+            )
+        entry = self._admit(key)
+        target = writable_bytes(entry, buffer)
+        shard = self._shards[entry.file]
+        try:
+            digest = self._fill(shard, entry, target)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            target.release()
+        self._digests[key] = digest
+        shard.num_left -= 1
+        if shard.num_left == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Close the open shard, if one is open. Reading may go on afterwards."""
+        if self._open is not None:
+            shard, descriptor = self._open
+            self._open = None
+            os.close(descriptor)
+            shard.num_closes += 1
+
+    def seal(self) -> None:
+        """Close, and refuse and count every read from now on."""
+        self.close()
+        self._sealed = True
+
+    def records(self) -> list[dict[str, Any]]:
+        """Rows of the table ``fetches``: one per key read, sorted by key.
+
+        ``num_fetches`` also counts attempts to read a tensor again, which were refused.
+        """
+        return [
+            {
+                "key": key,
+                "file": self._entries[key].file,
+                "dtype": self._entries[key].dtype,
+                "shape": list(self._entries[key].shape),
+                "bytes": self._entries[key].num_bytes,
+                "digest": digest,
+                "num_fetches": self._num_fetches[key],
+            }
+            for key, digest in sorted(self._digests.items())
+        ]
+
+    def source_rows(self) -> list[dict[str, Any]]:
+        """Rows of the table ``sources``: one per file, sorted, its header's reading included."""
+        return [
+            {
+                "file": name,
+                "size_bytes": 0 if shard.seen is None else shard.seen.size_bytes,
+                "num_opens": shard.num_opens,
+                "num_closes": shard.num_closes,
+            }
+            for name, shard in sorted(self._shards.items())
+        ]
+
+    def unfetched(self) -> tuple[str, ...]:
+        """Planned keys that were never read to their end, sorted."""
+        return tuple(sorted(self._entries.keys() - self._digests.keys()))
+
+    def _check_shard(self, name: str) -> list[str]:
+        try:
+            shard = _Shard(path=resolve_under(self._root, name))
+            self._shards[name] = shard
+            with self._opened(shard) as descriptor:
+                shard.seen = identity(descriptor)
+                header = read_header_from(descriptor, where=name)
+        except CheckpointError as error:
+            return [shard_problem(name, error)]
+        shard.data_offset = header.data_offset
+        planned = [entry for entry in self._entries.values() if entry.file == name]
+        shard.num_left = len(planned)
+        problems = []
+        for entry in planned:
+            problems.extend(header_problems(entry, header))
+            found = header.entries.get(entry.key)
+            if found is not None:
+                self._offsets[entry.key] = header.data_offset + found.begin
+        return problems
+
+    @contextmanager
+    def _opened(self, shard: _Shard) -> Iterator[int]:
+        descriptor = open_regular(shard.path)
+        shard.num_opens += 1
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+            shard.num_closes += 1
+
+    def _admit(self, key: str) -> ReadEntry:
+        entry = self._entries.get(key)
+        if entry is None:
+            raise CheckpointError(
+                f"tensor {key!r} is not planned",
+                expected=f"one of the {len(self._entries)} planned keys",
+                where=str(self._root),
+            )
+        if key in self._digests:
+            self._num_fetches[key] += 1
+            raise CheckpointError(
+                f"tensor {key!r} was already read",
+                expected="one read of each tensor",
+                got=f"read number {self._num_fetches[key]}",
+                where=entry.file,
+            )
+        return entry
+
+    def _descriptor(self, shard: _Shard) -> int:
+        if self._open is not None and self._open[0] is not shard:
+            self.close()
+        if self._open is None:
+            descriptor = open_regular(shard.path)
+            shard.num_opens += 1
+            self._open = (shard, descriptor)
+        return self._open[1]
+
+    def _fill(self, shard: _Shard, entry: ReadEntry, target: memoryview) -> str:
+        descriptor = self._descriptor(shard)
+        self._check_unchanged(shard, descriptor, entry)
+        offset = self._offsets[entry.key]
+        sha256 = hashlib.sha256()
+        for begin in range(0, entry.num_bytes, PIECE_BYTES):
+            with target[begin : begin + PIECE_BYTES] as piece:
+                count = read_exactly(descriptor, piece, offset + begin)
+                if count < len(piece):
+                    raise CheckpointError(
+                        f"tensor {entry.key!r} ends early",
+                        expected=f"{entry.num_bytes} bytes",
+                        got=f"{begin + count} bytes",
+                        where=entry.file,
+                        hint="the file was truncated while it was read",
+                    )
+                sha256.update(piece)
+        self._check_unchanged(shard, descriptor, entry)
+        digest = "sha256:" + sha256.hexdigest()
+        self._num_fetches[entry.key] = 1
+        if entry.sha256 is not None and digest != entry.sha256:
+            raise CheckpointError(
+                f"tensor {entry.key!r} is not the pinned one",
+                expected=entry.sha256,
+                got=digest,
+                where=entry.file,
+                hint="fetch the checkpoint that the plan pins, or freeze a plan for this one",
+            )
+        return digest
+
+    def _check_unchanged(self, shard: _Shard, descriptor: int, entry: ReadEntry) -> None:
+        now = identity(descriptor)
+        if now != shard.seen:
+            raise CheckpointError(
+                "the file changed since the reader was opened",
+                expected=str(shard.seen),
+                got=str(now),
+                where=entry.file,
+            )

@@ -1,0 +1,69 @@
+"""``harness reconcile`` and ``harness evidence verify``: what the auditor says."""
+
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.adapters.families import layout_for
+from harness.cli.output import print_json
+from harness.evidence.record import load_record
+from harness.evidence.store import Store
+from harness.plan.load import LoadedPlan, load_plan
+from harness.reconcile.judge import answer, exit_code, judge, read_published_result, store_verdict
+from harness.reconcile.published import audit_published
+from harness.reconcile.report import print_lines, published_lines, verdict_lines, verify_lines
+from harness.reconcile.verify import verify as verify_evidence
+
+
+def reconcile(options: Namespace) -> int:
+    """Audit a record, or a published result, against its plan."""
+    plan = load_plan(options.plan)
+    path = Path(options.record)
+    result = read_published_result(path) if path.is_file() else None
+    if result is not None:
+        return _reconcile_published(plan, result, options)
+    record = load_record(options.record, Store(options.store))
+    verdict = judge(plan, record, layout_for=layout_for)
+    digest = store_verdict(plan, record, verdict) if options.store_verdict else None
+    if options.json:
+        print_json(
+            {
+                **answer(plan, record, verdict, digest),
+                "differences": [asdict(each) for each in verdict.differences],
+                "unbound": list(verdict.unbound),
+            }
+        )
+    else:
+        print_lines(verdict_lines(verdict), _console())
+    return int(exit_code(verdict.status))
+
+
+def _reconcile_published(plan: LoadedPlan, result: dict[str, object], options: Namespace) -> int:
+    report = audit_published(plan, result)
+    if options.json:
+        print_json(asdict(report))
+    else:
+        print_lines(published_lines(report), _console())
+    return int(exit_code(report.status))
+
+
+def verify(options: Namespace) -> int:
+    """Check every file of a store, and audit every record again."""
+    report = verify_evidence(options.store, options.plans, layout_for=layout_for)
+    if options.json:
+        print_json(
+            {
+                "problems": [asdict(problem) for problem in report.problems],
+                "records": [asdict(entry) for entry in report.records],
+                "exit_code": int(report.exit_code),
+            }
+        )
+    else:
+        print_lines(verify_lines(report), _console())
+    return int(report.exit_code)
+
+
+def _console() -> Console:
+    return Console(highlight=False)

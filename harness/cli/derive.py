@@ -1,0 +1,43 @@
+"""``harness plan derive``: from an experiment's settings to a frozen plan."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from harness.canonical import bare_hex
+from harness.checkpoint.cache import default_cache
+from harness.cli.plans import print_frozen
+from harness.cli.project import config_dir, device_request
+from harness.errors import ExitCode
+from harness.experiment import ExperimentConfig, compose_experiment
+from harness.plan.freeze import freeze
+from harness.run.derivation import Settings, derive_settings
+from harness.run.progress import Progress
+
+PLAN_FOLDER = Path("runs") / "plans"
+
+
+def derive(options: Namespace) -> int:
+    """Compute an experiment's plan with exact bytes, and freeze it under a new name."""
+    config = compose_experiment(options.overrides, config_dir=config_dir(options.config_dir))
+    device_request(config)
+    with Progress() as progress:
+        document, manifest = derive_settings(
+            _settings(config), cache=config.cache or default_cache(), progress=progress.update
+        )
+    name = f"{config.name}-{bare_hex(document['digest'])[:12]}.json"
+    path = options.out or config.root / PLAN_FOLDER / name
+    print_frozen(freeze(document, path, manifest=manifest), options)
+    return int(ExitCode.PASSED)
+
+
+def _settings(config: ExperimentConfig) -> Settings:
+    return Settings(
+        name=config.name,
+        model=config.model,
+        device=config.device,
+        workload=config.workload,
+        realization=config.realization,
+        determinism=config.determinism,
+        timeouts=config.timeouts,
+        checks=config.checks,
+    )

@@ -1,0 +1,166 @@
+"""``harness evidence``: list, show, verify, promote and compare records."""
+
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.canonical import bare_hex
+from harness.cli.output import print_json, print_lines
+from harness.errors import EvidenceError, ExitCode
+from harness.evidence.diff import RecordDifference, compare_records
+from harness.evidence.listing import list_records
+from harness.evidence.promote import promote as promote_record
+from harness.evidence.record import LoadedRecord, load_record, verdicts_of
+from harness.evidence.store import Store
+
+_MAX_ROWS = 200
+
+
+def ls(options: Namespace) -> int:
+    """List the records of a store, newest first."""
+    store = _store(options.store)
+    rows = list_records(store)
+    if options.json:
+        print_json({"store": str(options.store), "records": [asdict(row) for row in rows]})
+        return int(ExitCode.PASSED)
+    if not rows:
+        print_lines([f"{options.store}: no records"])
+    for row in rows:
+        status, started = row.status or "not audited", row.started_at or "-"
+        line = f"{bare_hex(row.digest)[:16]}  {status:<13}  {started:<20}  {row.experiment or '-'}"
+        print_lines([line if row.problem is None else f"{line}  problem: {row.problem}"])
+    return int(ExitCode.PASSED)
+
+
+def show(options: Namespace) -> int:
+    """Show one record, its verdicts and the differences they found."""
+    record = _record(options.record, options.store)
+    verdicts = verdicts_of(record.store, record.digest)
+    if options.json:
+        print_json(
+            {
+                "record_digest": record.digest,
+                "statement": record.statement,
+                "verdicts": [
+                    {
+                        "verdict_digest": verdict.digest,
+                        "statement": verdict.statement,
+                        "differences": verdict.differences(),
+                    }
+                    for verdict in verdicts
+                ],
+            }
+        )
+        return int(ExitCode.PASSED)
+    lines = _describe(record)
+    for verdict in verdicts:
+        found = verdict.predicate
+        lines.append(
+            f"verdict    {found.status} by auditor {found.auditor.version}"
+            f" ({bare_hex(verdict.digest)[:16]})"
+        )
+        lines += [
+            f"  {check.status:<13} {check.id}" + (f" ({check.num_differences} differences)")
+            for check in found.checks
+            if check.status != "passed"
+        ]
+        rows = verdict.differences()
+        lines += [
+            f"  {row['check']}: {row['path']}: expected {row['expected']}, got {row['got']}"
+            for row in rows[:_MAX_ROWS]
+        ]
+        if len(rows) > _MAX_ROWS:
+            lines.append(f"  ... and {len(rows) - _MAX_ROWS} more; --json lists all")
+    if not verdicts:
+        lines.append("verdict    not audited")
+    print_lines(lines)
+    return int(ExitCode.PASSED)
+
+
+def _describe(record: LoadedRecord) -> list[str]:
+    found = record.predicate
+    key = found.applicability_key
+    lines = [
+        f"record     {record.digest}",
+        f"experiment {found.experiment}",
+        f"plan       {found.plan.digest} ({found.plan.model.repository})",
+        f"time       {found.started_at} to {found.ended_at}",
+        f"source     {found.source.git_commit or 'unknown commit'}"
+        + (" with uncommitted changes" if found.source.dirty else ""),
+        f"result     {found.result_digest or 'none'}",
+    ]
+    if key is not None:
+        conditions = ", ".join(f"{name}={value}" for name, value in asdict(key).items())
+        lines.append(f"conditions {conditions}")
+    lines += [
+        f"table      {table.name}"
+        + ("" if table.realization is None else f"/r{table.realization}")
+        + f": {table.num_rows} rows"
+        for table in found.tables
+    ]
+    lines += [f"claim      {claim.name}: {claim.label}; {claim.detail}" for claim in found.claims]
+    return lines
+
+
+def promote(options: Namespace) -> int:
+    """Copy one record, with all it names and its verdicts, into another store."""
+    record = _record(options.record, options.store)
+    promotion = promote_record(record, Store(options.to))
+    if options.json:
+        print_json({"to": str(options.to), **asdict(promotion)})
+    else:
+        print_lines(
+            [
+                f"promoted {promotion.record_digest} to {options.to} with "
+                f"{len(promotion.verdict_digests)} verdicts and "
+                f"{len(promotion.table_digests)} tables"
+            ]
+        )
+    return int(ExitCode.PASSED)
+
+
+def diff(options: Namespace) -> int:
+    """List the differences of two records; exit 1 when their results differ."""
+    one, other = (_record(reference, options.store) for reference in (options.one, options.other))
+    comparison = compare_records(one, other)
+    differ = bool(comparison.results)
+    if options.json:
+        print_json({**asdict(comparison), "results_agree": comparison.results_agree})
+    else:
+        lines = _differences("identity", comparison.identity)
+        lines += _differences("results", comparison.results)
+        lines += _differences("telemetry", comparison.telemetry)
+        if not comparison.comparable:
+            lines.append(
+                "digests of numbers were not compared: the applicability keys differ or are unknown"
+            )
+        elif not differ:
+            lines.append("results agree")
+        print_lines(lines)
+    if differ:
+        return int(ExitCode.FAILED)
+    return int(ExitCode.PASSED if comparison.comparable else ExitCode.NOT_EVALUABLE)
+
+
+def _differences(title: str, rows: tuple[RecordDifference, ...]) -> list[str]:
+    lines = [f"{title}: {len(rows)} differences"] if rows else []
+    lines += [f"  {row.path}: {row.left} | {row.right}" for row in rows[:_MAX_ROWS]]
+    if len(rows) > _MAX_ROWS:
+        lines.append(f"  ... and {len(rows) - _MAX_ROWS} more; --json lists all")
+    return lines
+
+
+def _store(root: Path) -> Store:
+    if not root.is_dir():
+        raise EvidenceError(
+            "no evidence store here",
+            expected="a folder",
+            where=str(root),
+            hint="run an experiment first, or name the folder with --store",
+        )
+    return Store(root)
+
+
+def _record(reference: str, root: Path) -> LoadedRecord:
+    """A record by path, or by digest in a store."""
+    return load_record(reference, Store(root))

@@ -1,0 +1,176 @@
+"""The command line's grammar. Names a handler for each command and loads none."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness import __version__
+from harness.errors import InvalidInputError
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as every other error is reported; options are whole words."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line."""
+        raise InvalidInputError(message, hint=f"see `{self.prog} --help`")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line.
+
+    Raises:
+        InvalidInputError: When it is not valid.
+        SystemExit: After ``--help`` and ``--version`` (0).
+    """
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    # Overrides may stand on both sides of an option; argparse gathers the first group only.
+    if rest and hasattr(options, "overrides") and not any(text.startswith("-") for text in rest):
+        options.overrides += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.command_line = tuple(arguments)
+    return options
+
+
+def build_parser() -> Parser:
+    """The whole grammar."""
+    parser = Parser(prog="harness", description="Frozen plan, realized bytes, audited evidence.")
+    parser.add_argument("--version", action="version", version=f"harness {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _run(commands)
+    _plan(commands)
+    _checkpoint(commands)
+    _reconcile(commands)
+    _evidence(commands)
+    doctor = _command(commands, "doctor", "harness.cli.machine:doctor", "what this machine can run")
+    doctor.add_argument("--cache", type=Path, help="folder for fetched checkpoints")
+    return parser
+
+
+def _command(
+    group: "argparse._SubParsersAction[Parser]", name: str, handler: str, text: str
+) -> Parser:
+    parser: Parser = group.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(handler=handler)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _group(
+    commands: "argparse._SubParsersAction[Parser]", name: str, text: str
+) -> "argparse._SubParsersAction[Parser]":
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _overrides(parser: Parser) -> None:
+    parser.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="experiment=NAME, field=value, plan=PATH"
+    )
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        help="folder of config.yaml (default: experiments/ of the project)",
+    )
+
+
+def _run(commands: "argparse._SubParsersAction[Parser]") -> None:
+    run = _command(commands, "run", "harness.cli.run:run", "run one experiment and audit it")
+    _overrides(run)
+    run.add_argument(
+        "-m", "--multirun", action="store_true", help="run every combination of a,b values"
+    )
+
+
+def _plan(commands: "argparse._SubParsersAction[Parser]") -> None:
+    group = _group(commands, "plan", "derive, freeze, check, show and compare plans")
+    derive = _command(
+        group, "derive", "harness.cli.derive:derive", "compute and freeze an experiment's plan"
+    )
+    _overrides(derive)
+    derive.add_argument(
+        "--out", type=Path, help="plan file to write (default: runs/plans/NAME-<digest>.json)"
+    )
+    freeze = _command(group, "freeze", "harness.cli.plans:freeze", "freeze a draft plan")
+    freeze.add_argument("draft", type=Path)
+    freeze.add_argument("out", type=Path)
+    check = _command(
+        group, "check", "harness.cli.plans:check", "list every rule that a plan breaks"
+    )
+    check.add_argument("plan", type=Path)
+    check.add_argument(
+        "--environment",
+        type=Path,
+        metavar="FILE",
+        help="environment document, or a record that holds one (default: this machine)",
+    )
+    show = _command(group, "show", "harness.cli.plans:show", "show a plan for reading")
+    show.add_argument("plan", type=Path)
+    diff = _command(group, "diff", "harness.cli.plans:diff", "list all differences of two plans")
+    diff.add_argument("one", type=Path)
+    diff.add_argument("other", type=Path)
+
+
+def _checkpoint(commands: "argparse._SubParsersAction[Parser]") -> None:
+    group = _group(commands, "checkpoint", "fetch, list and verify checkpoint files")
+    fetch = _command(group, "fetch", "harness.cli.fetch:fetch", "fetch an experiment's checkpoint")
+    _overrides(fetch)
+    census = _command(group, "census", "harness.cli.checkpoints:census", "list a folder's tensors")
+    census.add_argument("folder", type=Path)
+    verify = _command(
+        group, "verify", "harness.cli.checkpoints:verify", "compare files with what a plan pins"
+    )
+    verify.add_argument("plan", type=Path)
+    verify.add_argument("folder", type=Path, nargs="?", help="default: the fetched checkpoint")
+    verify.add_argument("--cache", type=Path, help="folder for fetched checkpoints")
+
+
+def _reconcile(commands: "argparse._SubParsersAction[Parser]") -> None:
+    reconcile = _command(
+        commands,
+        "reconcile",
+        "harness.cli.audits:reconcile",
+        "audit a record, or a published result, against its plan",
+    )
+    reconcile.add_argument("plan", type=Path)
+    reconcile.add_argument("record", help="record file or digest, or a published result file")
+    reconcile.add_argument(
+        "--store-verdict", action="store_true", help="keep the verdict beside the record"
+    )
+    _store(reconcile)
+
+
+def _store(parser: Parser) -> None:
+    parser.add_argument(
+        "--store", type=Path, default=Path("runs"), help="folder of evidence (default: runs)"
+    )
+
+
+def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
+    group = _group(commands, "evidence", "list, show, verify, promote and compare records")
+    ls = _command(group, "ls", "harness.cli.evidence:ls", "list the records of a store")
+    _store(ls)
+    show = _command(group, "show", "harness.cli.evidence:show", "show a record and its verdicts")
+    show.add_argument("record", help="record file, digest, or first digits of one")
+    _store(show)
+    verify = _command(
+        group, "verify", "harness.cli.audits:verify", "check and re-audit all of a store"
+    )
+    verify.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    verify.add_argument("--plans", type=Path, help="folder of frozen plans to check as well")
+    promote = _command(
+        group, "promote", "harness.cli.evidence:promote", "copy a record into another store"
+    )
+    promote.add_argument("record", help="record file, digest, or first digits of one")
+    _store(promote)
+    promote.add_argument("--to", type=Path, default=Path("evidence"), help="default: evidence")
+    diff = _command(group, "diff", "harness.cli.evidence:diff", "list differences of two records")
+    diff.add_argument("one")
+    diff.add_argument("other")
+    _store(diff)

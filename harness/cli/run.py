@@ -1,0 +1,27 @@
+"""``harness run``: one experiment, or a sweep of jobs, each a process of its own."""
+
+import sys
+from argparse import Namespace
+
+from harness.cli.multirun import multirun
+from harness.cli.output import safe
+from harness.cli.project import config_dir, run_request
+from harness.experiment import compose_experiment
+from harness.run import supervisor
+
+
+def run(options: Namespace) -> int:
+    """Run what the overrides name; returns the exit code of its verdict."""
+    folder = config_dir(options.config_dir)
+    if options.multirun:
+        return multirun(options, folder)
+    config = compose_experiment(options.overrides, config_dir=folder)
+    config.require_frozen()
+    if config.governed_changes:
+        changes = "; ".join(config.governed_changes)
+        print(
+            f"note: the plan named by plan= decides, these overrides have no effect: "
+            f"{safe(changes)}",
+            file=sys.stderr,
+        )
+    return supervisor.run(run_request(config, options))

@@ -1,0 +1,64 @@
+"""One line per record of a store, with the status its newest verdict gives it.
+
+A damaged file is listed with its problem and hides no other. Knows statements, reads no tables.
+"""
+
+from dataclasses import dataclass
+
+from harness.errors import InvalidInputError
+from harness.evidence.record import LoadedVerdict, load_record, load_verdict, verdict_age
+from harness.evidence.scan import one_line
+from harness.evidence.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedRecord:
+    """One record in a listing; fields are ``None`` when it cannot be read."""
+
+    digest: str
+    experiment: str | None = None
+    plan_digest: str | None = None
+    status: str | None = None
+    """Of the newest verdict; ``None`` when the record was not audited."""
+    started_at: str | None = None
+    num_verdicts: int = 0
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+def list_records(store: Store) -> list[ListedRecord]:
+    """Every record of a store, newest first."""
+    verdicts = _newest_verdicts(store)
+    listed = [
+        _listed(store, digest, verdicts.get(digest, [])) for digest in store.digests("records")
+    ]
+    return sorted(listed, key=lambda row: (row.started_at or "", row.digest), reverse=True)
+
+
+def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedRecord:
+    try:
+        record = load_record(digest, store).predicate
+    except InvalidInputError as error:
+        return ListedRecord(digest=digest, problem=one_line(error))
+    return ListedRecord(
+        digest=digest,
+        experiment=record.experiment,
+        plan_digest=record.plan.digest,
+        status=verdicts[-1].predicate.status if verdicts else None,
+        started_at=record.started_at,
+        num_verdicts=len(verdicts),
+    )
+
+
+def _newest_verdicts(store: Store) -> dict[str, list[LoadedVerdict]]:
+    """Readable verdicts by record digest, oldest first."""
+    found: dict[str, list[LoadedVerdict]] = {}
+    for digest in store.digests("verdicts"):
+        try:
+            verdict = load_verdict(digest, store)
+        except InvalidInputError:
+            continue  # verification reports it
+        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
+    for verdicts in found.values():
+        verdicts.sort(key=verdict_age)
+    return found

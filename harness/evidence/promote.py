@@ -1,0 +1,98 @@
+"""Copying one record, with everything it names and its verdicts, into another store.
+
+What is promoted is meant to be public, so text that names a person, a machine or a secret is
+refused. Knows stores, nothing of what a record means.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import EvidenceError
+from harness.evidence.record import LoadedRecord, LoadedVerdict, verdicts_of
+from harness.evidence.redact import Identity, local_identity, redact_text
+from harness.evidence.store import Store
+from harness.evidence.tables import WrittenTable
+
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promotion:
+    """What was copied, or was there already."""
+
+    record_digest: str
+    verdict_digests: tuple[str, ...]
+    table_digests: tuple[str, ...]
+
+
+def promote(record: LoadedRecord, target: Store, *, identity: Identity | None = None) -> Promotion:
+    """Copy a record into ``target``; doing it again changes nothing.
+
+    Everything is read and verified before the first byte is written, and each statement becomes
+    visible after what it names.
+
+    Args:
+        record: The record, with the store it was loaded from.
+        target: The store to copy into.
+        identity: Whose names must not appear; by default those of this process.
+
+    Raises:
+        EvidenceError: When anything named is missing or damaged, or would make private text public.
+    """
+    source = record.store
+    verdicts = verdicts_of(source, record.digest)
+    tables = [*record.predicate.tables, *(v.predicate.differences.table() for v in verdicts)]
+    private = sorted(_private_places(record, verdicts, identity or local_identity()))
+    if private:
+        rest = f", and {len(private) - _MAX_LISTED} more" if len(private) > _MAX_LISTED else ""
+        raise EvidenceError(
+            "the record holds text that must not become public",
+            expected="no home paths, user names, host names, addresses or tokens",
+            got="; ".join(private[:_MAX_LISTED]) + rest,
+            where=str(source.path("records", record.digest)),
+            hint="redact it where it is recorded, and run again",
+        )
+    plan, manifest = record.plan_bytes(), record.manifest_bytes()
+    for table in tables:
+        target.put_table(source.read("tables", table.digest))
+    target.put_plan(plan)
+    if manifest is not None:
+        target.put_manifest(manifest)
+    target.put_record(record.statement)
+    for verdict in verdicts:
+        target.put_verdict(verdict.statement)
+    return Promotion(
+        record_digest=record.digest,
+        verdict_digests=tuple(sorted(verdict.digest for verdict in verdicts)),
+        table_digests=tuple(sorted({table.digest for table in tables})),
+    )
+
+
+def _private_places(
+    record: LoadedRecord, verdicts: list[LoadedVerdict], identity: Identity
+) -> Iterator[str]:
+    """Places of private text; reads, and so verifies, every table."""
+    yield from _search(record.statement, "record", identity)
+    for verdict in verdicts:
+        yield from _search(verdict.statement, f"verdict {verdict.digest[7:15]}", identity)
+        yield from _search(verdict.differences(), "table differences", identity)
+    for table in record.predicate.tables:
+        yield from _search(record.store.read_table_rows(table), _label(table), identity)
+
+
+def _label(table: WrittenTable) -> str:
+    suffix = "" if table.realization is None else f"/r{table.realization}"
+    return f"table {table.name}{suffix}"
+
+
+def _search(value: Any, place: str, identity: Identity) -> Iterator[str]:
+    if isinstance(value, str):
+        if redact_text(value, identity) != value:
+            yield place
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _search(item, f"{place}.{name}", identity)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _search(item, f"{place}[{index}]", identity)

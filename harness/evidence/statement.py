@@ -1,0 +1,292 @@
+"""Record and verdict statements: the one JSON form each predicate has.
+
+A statement is an in-toto v1 envelope in canonical JSON of at most 64 KB. Reading and writing apply
+the same rules: the JSON Schema, a subject list that agrees with the predicate, and canonical bytes.
+Knows the form of statements, nothing of where they are kept and nothing of how they are judged.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from harness.canonical import bare_hex, canonical_bytes, parse_json
+from harness.errors import EvidenceError
+from harness.evidence.predicates import (
+    RECORD_SCHEMA,
+    VERDICT_SCHEMA,
+    ApplicabilityKey,
+    AuditorIdentity,
+    BindingReference,
+    CheckResult,
+    Claim,
+    DifferencesReference,
+    FixtureReference,
+    Label,
+    ModelReference,
+    PlanReference,
+    RecordPredicate,
+    SourceIdentity,
+    Status,
+    VerdictPredicate,
+)
+from harness.evidence.tables import TABLES, WrittenTable
+
+__all__ = [
+    "MAX_STATEMENT_BYTES",
+    "RECORD_SCHEMA",
+    "RECORD_TYPE",
+    "STATEMENT_TYPE",
+    "VERDICT_SCHEMA",
+    "VERDICT_TYPE",
+    "ApplicabilityKey",
+    "AuditorIdentity",
+    "BindingReference",
+    "CheckResult",
+    "Claim",
+    "DifferencesReference",
+    "FixtureReference",
+    "Label",
+    "ModelReference",
+    "PlanReference",
+    "RecordPredicate",
+    "SourceIdentity",
+    "Status",
+    "VerdictPredicate",
+    "WrittenTable",
+    "check_statement",
+    "encode_statement",
+    "parse_statement",
+    "record_predicate",
+    "record_statement",
+    "verdict_predicate",
+    "verdict_statement",
+]
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+RECORD_TYPE = "urn:harness:record:1"
+VERDICT_TYPE = "urn:harness:verdict:1"
+MAX_STATEMENT_BYTES = 64 * 1024
+_MAX_LISTED_ERRORS = 50
+_SCHEMA_FILES = {RECORD_TYPE: "record-1.schema.json", VERDICT_TYPE: "verdict-1.schema.json"}
+
+
+def record_statement(predicate: RecordPredicate) -> dict[str, Any]:
+    """Wrap a record's predicate into its statement; tables are put in order.
+
+    Raises:
+        EvidenceError: When the statement breaks the schema, repeats a table, or exceeds 64 KB.
+    """
+    document = _plain(predicate)
+    document["tables"].sort(key=_table_order)
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": _record_subjects(document),
+        "predicateType": RECORD_TYPE,
+        "predicate": document,
+    }
+    encode_statement(statement)
+    return statement
+
+
+def verdict_statement(predicate: VerdictPredicate) -> dict[str, Any]:
+    """Wrap a verdict's predicate into its statement.
+
+    Raises:
+        EvidenceError: When the statement breaks the schema, contradicts itself, or exceeds 64 KB.
+    """
+    document = _plain(predicate)
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": _verdict_subjects(document),
+        "predicateType": VERDICT_TYPE,
+        "predicate": document,
+    }
+    encode_statement(statement)
+    return statement
+
+
+def encode_statement(statement: Mapping[str, Any], *, where: str = "statement") -> bytes:
+    """Canonical bytes of a checked statement, as a store keeps them."""
+    data = canonical_bytes(dict(statement))
+    _check_size(data, where)
+    check_statement(statement, where=where)
+    return data
+
+
+def parse_statement(data: bytes, *, where: str) -> dict[str, Any]:
+    """Parse and check the bytes of one statement.
+
+    Raises:
+        InvalidInputError: When they are not strict JSON.
+        EvidenceError: When they are too long, not canonical, or break a rule of their type.
+    """
+    _check_size(data, where)
+    statement = parse_json(data, where=where, max_bytes=MAX_STATEMENT_BYTES)
+    check_statement(statement, where=where)
+    if canonical_bytes(statement) != data:
+        raise EvidenceError(
+            "statement is not canonical JSON", expected="RFC 8785 bytes", where=where
+        )
+    parsed: dict[str, Any] = statement
+    return parsed
+
+
+def record_predicate(statement: Mapping[str, Any]) -> RecordPredicate:
+    """Read the predicate of a checked record statement into its type."""
+    _require_type(statement, RECORD_TYPE)
+    document = dict(statement["predicate"])
+    plan = dict(document["plan"])
+    key, fixture = document["applicability_key"], document["fixture"]
+    return RecordPredicate(
+        **document
+        | {
+            "plan": PlanReference(**plan | {"model": ModelReference(**plan["model"])}),
+            "binding": BindingReference(**document["binding"]),
+            "applicability_key": None if key is None else ApplicabilityKey(**key),
+            "fixture": None if fixture is None else FixtureReference(**fixture),
+            "source": SourceIdentity(**document["source"]),
+            "tables": tuple(WrittenTable(**table) for table in document["tables"]),
+            "claims": tuple(Claim(**claim) for claim in document["claims"]),
+            "command": tuple(document["command"]),
+        }
+    )
+
+
+def verdict_predicate(statement: Mapping[str, Any]) -> VerdictPredicate:
+    """Read the predicate of a checked verdict statement into its type."""
+    _require_type(statement, VERDICT_TYPE)
+    document = dict(statement["predicate"])
+    return VerdictPredicate(
+        **document
+        | {
+            "auditor": AuditorIdentity(**document["auditor"]),
+            "checks": tuple(CheckResult(**check) for check in document["checks"]),
+            "differences": DifferencesReference(**document["differences"]),
+            "unbound": tuple(document["unbound"]),
+        }
+    )
+
+
+def check_statement(statement: Any, *, where: str) -> None:
+    """Check a statement against its schema and against itself.
+
+    Raises:
+        EvidenceError: Naming every broken rule, sorted.
+    """
+    kind = statement.get("predicateType") if isinstance(statement, Mapping) else None
+    if not isinstance(kind, str) or kind not in _SCHEMA_FILES:
+        raise EvidenceError(
+            "not a statement that is known here",
+            expected=" or ".join(sorted(_SCHEMA_FILES)),
+            got=repr(kind)[:200],
+            where=where,
+        )
+    problems = _schema_errors(kind, statement)
+    if not problems:
+        predicate = statement["predicate"]
+        check = _record_errors if kind == RECORD_TYPE else _verdict_errors
+        problems = sorted(check(statement["subject"], predicate))
+    if problems:
+        listed = problems[:_MAX_LISTED_ERRORS]
+        if len(problems) > len(listed):
+            listed.append(f"and {len(problems) - len(listed)} more")
+        raise EvidenceError("statement breaks its rules", got="; ".join(listed), where=where)
+
+
+def _record_subjects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    subjects = [("plan", document["plan"]["file_digest"])]
+    for table in document["tables"]:
+        suffix = "" if table["realization"] is None else f"/r{table['realization']}"
+        subjects.append((f"tables/{table['name']}{suffix}", table["digest"]))
+    return [{"name": name, "digest": {"sha256": bare_hex(digest)}} for name, digest in subjects]
+
+
+def _verdict_subjects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": "record", "digest": {"sha256": bare_hex(document["record_digest"])}}]
+
+
+def _record_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if subjects != _record_subjects(document):
+        problems.append("$.subject: does not agree with predicate.plan and predicate.tables")
+    order = [_table_order(table) for table in document["tables"]]
+    if order != sorted(order):
+        problems.append("$.predicate.tables: not sorted by name and realization")
+    if len(set(order)) != len(order):
+        problems.append("$.predicate.tables: a table is named twice")
+    for table in document["tables"]:
+        if table["name"] not in TABLES:
+            problems.append(f"$.predicate.tables: unknown table {table['name']}")
+    for name in ("started_at", "ended_at"):
+        try:
+            datetime.fromisoformat(document[name])
+        except ValueError:
+            problems.append(f"$.predicate.{name}: not a date and time")
+    return problems
+
+
+def _verdict_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if subjects != _verdict_subjects(document):
+        problems.append("$.subject: does not agree with predicate.record_digest")
+    ids = [check["id"] for check in document["checks"]]
+    if len(set(ids)) != len(ids):
+        problems.append("$.predicate.checks: a check is listed twice")
+    accepted = all(
+        check["status"] == "passed" for check in document["checks"] if check["kind"] == "acceptance"
+    )
+    if document["status"] == "passed" and not accepted:
+        problems.append("$.predicate.status: passed, though an acceptance check is not")
+    return problems
+
+
+def _table_order(table: Mapping[str, Any]) -> tuple[str, int]:
+    return table["name"], -1 if table["realization"] is None else table["realization"]
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    folder = resources.files("harness.evidence") / "schemas"
+    return Draft202012Validator(json.loads((folder / _SCHEMA_FILES[kind]).read_text("utf-8")))
+
+
+def _schema_errors(kind: str, statement: Any) -> list[str]:
+    return sorted(
+        f"{error.json_path}: {error.message[:300]}"
+        for error in _validator(kind).iter_errors(statement)
+    )
+
+
+def _check_size(data: bytes, where: str) -> None:
+    if len(data) > MAX_STATEMENT_BYTES:
+        raise EvidenceError(
+            "statement is too long",
+            expected=f"at most {MAX_STATEMENT_BYTES} bytes",
+            got=f"{len(data)} bytes",
+            where=where,
+            hint="put details into table rows",
+        )
+
+
+def _require_type(statement: Mapping[str, Any], kind: str) -> None:
+    if statement.get("predicateType") != kind:
+        raise EvidenceError(
+            "another kind of statement", expected=kind, got=str(statement.get("predicateType"))
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and tuples as the JSON values they are written as."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,264 @@
+"""The content-addressed store: files named by the SHA-256 of their bytes, written once.
+
+    <root>/records/<hex>.json  verdicts/<hex>.json  tables/<hex>.parquet
+           plans/<hex>.json    manifests/<hex>.jsonl
+
+A statement becomes visible only after everything it names, so a record that can be seen is
+complete. Every read hashes what it read. Readers never look at temporary files and never follow
+links. Knows names and bytes, nothing of how a record is judged.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.canonical import bare_hex, is_digest, sha256_digest, write_durable
+from harness.errors import EvidenceError
+from harness.evidence.files import read_regular, refuse_linked_folder
+from harness.evidence.statement import (
+    MAX_STATEMENT_BYTES,
+    RECORD_TYPE,
+    VERDICT_TYPE,
+    encode_statement,
+    parse_statement,
+    record_predicate,
+    verdict_predicate,
+)
+from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode
+
+Kind = Literal["records", "verdicts", "tables", "plans", "manifests"]
+SUFFIXES: Mapping[Kind, str] = {
+    "records": ".json",
+    "verdicts": ".json",
+    "tables": ".parquet",
+    "plans": ".json",
+    "manifests": ".jsonl",
+}
+MAX_FILE_BYTES: Mapping[Kind, int] = {
+    "records": MAX_STATEMENT_BYTES,
+    "verdicts": MAX_STATEMENT_BYTES,
+    "tables": MAX_TABLE_BYTES,
+    "plans": 64 << 20,
+    "manifests": 256 << 20,
+}
+_MIN_PREFIX = 4
+_HEX_PREFIX = re.compile(r"\A[0-9a-f]{1,64}\Z")
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store under one folder; the folder is made by the first write."""
+
+    root: Path
+
+    def path(self, kind: Kind, digest: str) -> Path:
+        """Where the file with ``digest`` is, or would be."""
+        return self.root / kind / f"{bare_hex(digest)}{SUFFIXES[kind]}"
+
+    def put_table(self, source: Path | bytes) -> str:
+        """Store one table, given as bytes or as a file, and return its digest."""
+        limit = MAX_FILE_BYTES["tables"]
+        data = source if isinstance(source, bytes) else read_regular(source, max_bytes=limit)
+        return self._put("tables", data)
+
+    def put_plan(self, data: bytes) -> str:
+        """Store a plan file's bytes and return their digest (the plan's *file* digest)."""
+        return self._put("plans", data)
+
+    def put_manifest(self, data: bytes) -> str:
+        """Store a tensor manifest's bytes and return their digest."""
+        return self._put("manifests", data)
+
+    def put_record(self, statement: Mapping[str, Any]) -> str:
+        """Store a record statement and return its digest.
+
+        Raises:
+            EvidenceError: When it is not valid, or names a file that this store does not hold.
+        """
+        data = encode_statement(statement)
+        predicate = record_predicate(statement)
+        self._require("plans", predicate.plan.file_digest)
+        if predicate.manifest_digest is not None:
+            self._require("manifests", predicate.manifest_digest)
+        for table in predicate.tables:
+            self._require("tables", table.digest, table.size_bytes)
+        return self._put("records", data)
+
+    def put_verdict(self, statement: Mapping[str, Any]) -> str:
+        """Store a verdict statement and return its digest (see :meth:`put_record`)."""
+        data = encode_statement(statement)
+        predicate = verdict_predicate(statement)
+        self._require("records", predicate.record_digest)
+        self._require("tables", predicate.differences.digest, predicate.differences.size_bytes)
+        return self._put("verdicts", data)
+
+    def has(self, kind: Kind, digest: str) -> bool:
+        """Whether a regular file has this name; its bytes are not read."""
+        return self._size(self.path(kind, digest)) is not None
+
+    def digests(self, kind: Kind) -> list[str]:
+        """Digests of every properly named file of a kind, sorted."""
+        folder = self.root / kind
+        refuse_linked_folder(folder)
+        if not folder.is_dir():
+            return []
+        suffix = SUFFIXES[kind]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        digests = [f"sha256:{n.removesuffix(suffix)}" for n in names if n.endswith(suffix)]
+        return sorted(digest for digest in digests if is_digest(digest))
+
+    def read(self, kind: Kind, digest: str) -> bytes:
+        """Read one file and check that its bytes have the digest it is named by."""
+        path = self.path(kind, digest)
+        refuse_linked_folder(path.parent)
+        data = read_regular(path, max_bytes=MAX_FILE_BYTES[kind])
+        if (got := sha256_digest(data)) != digest:
+            raise EvidenceError(
+                "file was changed: its bytes do not have the digest it is named by",
+                expected=digest,
+                got=got,
+                where=str(path),
+                hint="restore the file; `harness evidence verify` lists every damaged one",
+            )
+        return data
+
+    def read_record(self, digest: str) -> dict[str, Any]:
+        """Read and check one record statement."""
+        return self._read_statement("records", digest, RECORD_TYPE)
+
+    def read_verdict(self, digest: str) -> dict[str, Any]:
+        """Read and check one verdict statement."""
+        return self._read_statement("verdicts", digest, VERDICT_TYPE)
+
+    def read_table_rows(self, table: WrittenTable) -> list[dict[str, Any]]:
+        """Read the rows of one table that a statement names, checking all it says of it."""
+        where = str(self.path("tables", table.digest))
+        data = self.read("tables", table.digest)
+        if len(data) != table.size_bytes:
+            raise EvidenceError(
+                f"table {table.name} has another size than its statement says",
+                expected=f"{table.size_bytes} bytes",
+                got=f"{len(data)} bytes",
+                where=where,
+            )
+        rows = decode(table.name, data, where=where)
+        if len(rows) != table.num_rows:
+            raise EvidenceError(
+                f"table {table.name} has another length than its statement says",
+                expected=f"{table.num_rows} rows",
+                got=f"{len(rows)} rows",
+                where=where,
+            )
+        return rows
+
+    def resolve(self, reference: str, kind: Kind = "records") -> str:
+        """Digest of the one file whose digest starts with ``reference``.
+
+        Args:
+            reference: A whole digest, or at least four of its first hexadecimal digits.
+            kind: Which files to look at.
+
+        Raises:
+            EvidenceError: When none or more than one matches.
+        """
+        prefix = reference.removeprefix("sha256:").lower()
+        if len(prefix) < _MIN_PREFIX or not _HEX_PREFIX.match(prefix):
+            raise EvidenceError(
+                "not a reference to evidence",
+                expected=f"a path, or at least {_MIN_PREFIX} hexadecimal digits of a digest",
+                got=repr(reference)[:200],
+            )
+        found = [d for d in self.digests(kind) if bare_hex(d).startswith(prefix)]
+        if len(found) != 1:
+            problem = "reference is ambiguous" if found else "no such evidence"
+            raise EvidenceError(
+                problem,
+                expected=f"one of {kind} that starts with {prefix}",
+                got=", ".join(bare_hex(digest)[:16] for digest in found[:20]) or "none",
+                where=str(self.root),
+                hint="list them with `harness evidence ls`",
+            )
+        return found[0]
+
+    def _read_statement(self, kind: Kind, digest: str, expected: str) -> dict[str, Any]:
+        where = str(self.path(kind, digest))
+        statement = parse_statement(self.read(kind, digest), where=where)
+        if statement["predicateType"] != expected:
+            raise EvidenceError(
+                f"another kind of statement among the {kind}",
+                expected=expected,
+                got=statement["predicateType"],
+                where=where,
+            )
+        return statement
+
+    def _require(self, kind: Kind, digest: str, size_bytes: int | None = None) -> None:
+        path = self.path(kind, digest)
+        size = self._size(path)
+        if size is None or size_bytes not in (None, size):
+            raise EvidenceError(
+                "a statement may only name what the store holds",
+                expected="a file" if size_bytes is None else f"a file of {size_bytes} bytes",
+                got="nothing" if size is None else f"{size} bytes",
+                where=str(path),
+                hint="store tables, plan and manifest before the statement",
+            )
+
+    @staticmethod
+    def _size(path: Path) -> int | None:
+        try:
+            status = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def _put(self, kind: Kind, data: bytes) -> str:
+        if len(data) > MAX_FILE_BYTES[kind]:
+            raise EvidenceError(
+                f"too long to be one of {kind}",
+                expected=f"at most {MAX_FILE_BYTES[kind]} bytes",
+                got=f"{len(data)} bytes",
+            )
+        digest = sha256_digest(data)
+        path = self.path(kind, digest)
+        refuse_linked_folder(path.parent)
+        # Known before it is read: what stands there could be a pipe, or endless.
+        if os.path.lexists(path) and self._size(path) != len(data):
+            raise _occupied(path)
+        try:
+            self._make_folder(path.parent)
+            write_durable(path, data)
+        except FileExistsError as error:
+            raise _occupied(path) from error
+        except OSError as error:
+            raise EvidenceError(
+                "cannot write evidence",
+                got=str(error),
+                where=str(path),
+                hint="check free space and permissions",
+            ) from error
+        return digest
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _occupied(path: Path) -> EvidenceError:
+    return EvidenceError(
+        "store holds something else under this name",
+        expected="the same bytes, or nothing",
+        where=str(path),
+        hint="run `harness evidence verify` on this store",
+    )

@@ -1,0 +1,197 @@
+"""What this machine has: memories with their capacities, one compute unit, and facts.
+
+Everything is observed here and now; nothing is copied from a plan, and the ids are those of this
+machine, to which a binding maps a plan's. Only what a run may publish is read: no host or user
+names, no paths, and environment variables by allow list. Imports no library that it describes.
+"""
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import InvalidInputError, NotEvaluableError, ResourceError
+from harness.measure.cgroup import memory_limit_bytes
+from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, read_cpuinfo
+from harness.measure.distributions import installed_version
+from harness.plan.environment import Environment, Fact
+from harness.plan.records import ComputeUnit, MemoryResource, Node, Resources
+
+PROC = Path("/proc")
+SWARM_ID = "local"
+NODE_ID = "node0"
+RAM_ID = f"{NODE_ID}.ram"
+ACCELERATOR_ID = "accelerator0"
+VRAM_ID = f"{ACCELERATOR_ID}.vram"
+CPU_ID = "cpu0"
+_DISTRIBUTIONS = ("torch", "numpy", "safetensors", "tokenizers", "pyarrow", "triton")
+ENVIRONMENT_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MKL_CBWR",
+    "MKL_DYNAMIC",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "OMP_DYNAMIC",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_SCHEDULE",
+    "OMP_WAIT_POLICY",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+)
+"""Variables that can change bits, threads or heap growth; no others are ever recorded."""
+_PLAIN_VALUE = re.compile(r"\A[A-Za-z0-9_.,:;=+\-{}() ]{0,100}\Z")
+WITHHELD = "(withheld)"
+"""Stands for a value that is no plain setting and might name a path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceRequest:
+    """Which device to look for, and configured caps. A cap only ever lowers a capacity."""
+
+    kind: Literal["simulated", "cpu", "cuda"]
+    simulated_vram_bytes: int | None = None
+    """Capacity of the simulated accelerator's memory; needed for that kind only."""
+    system_ram_limit_bytes: int | None = None
+
+
+def physical_memory_bytes(*, proc: Path = PROC) -> int:
+    """Memory of the machine, as its kernel counts it.
+
+    Raises:
+        NotEvaluableError: When it cannot be read.
+    """
+    path = proc / "meminfo"
+    try:
+        match = re.search(rb"^MemTotal:\s+(\d+) kB$", path.read_bytes(), re.MULTILINE)
+    except OSError as error:
+        raise NotEvaluableError("cannot read memory", got=str(error), where=str(path)) from error
+    if match is None:
+        raise NotEvaluableError("cannot read memory", expected="a MemTotal line", where=str(path))
+    return int(match.group(1)) * 1024
+
+
+def probe_environment(
+    device: DeviceRequest,
+    *,
+    proc: Path = PROC,
+    variables: Mapping[str, str] | None = None,
+) -> Environment:
+    """Observe this machine as the environment that ``device`` asks for.
+
+    Args:
+        device: The kind of device and its caps.
+        proc: Where the process file system is mounted.
+        variables: Environment variables; those of this process when absent.
+
+    Raises:
+        InvalidInputError: When a cap is missing where one is needed, or is not positive.
+        ResourceError: When the simulated memory does not fit into this machine's.
+        NotEvaluableError: When the kind of device is not built, or nothing can be observed.
+    """
+    _check_request(device)
+    physical = physical_memory_bytes(proc=proc)
+    limit = memory_limit_bytes(proc=proc)
+    usable = physical if limit is None else min(physical, limit)
+    cap = device.system_ram_limit_bytes
+    ram = MemoryResource(
+        id=RAM_ID, kind="system-ram", capacity_bytes=usable if cap is None else min(usable, cap)
+    )
+    if device.kind == "cpu":
+        memories: tuple[MemoryResource, ...] = (ram,)
+        unit_id, unit_kind = CPU_ID, "cpu"
+    else:
+        memories = (ram, _simulated_vram(device.simulated_vram_bytes, usable))
+        unit_id, unit_kind = ACCELERATOR_ID, "simulated-accelerator"
+    unit = ComputeUnit(
+        id=unit_id,
+        kind=unit_kind,
+        device_uuid=None,
+        memory_resources=tuple(memory.id for memory in memories),
+    )
+    node = Node(id=NODE_ID, compute_units=(unit,), memory_resources=memories)
+    facts = _facts(physical, limit, proc, os.environ if variables is None else variables)
+    return Environment(resources=Resources(swarm_id=SWARM_ID, nodes=(node,)), facts=facts)
+
+
+def _check_request(device: DeviceRequest) -> None:
+    if device.kind == "cuda":
+        raise NotEvaluableError(
+            "the CUDA path is not built yet",
+            expected="device kind simulated or cpu",
+            got="cuda",
+            hint="run on the simulated accelerator",
+        )
+    if device.kind not in ("simulated", "cpu"):
+        raise InvalidInputError(
+            "unknown kind of device", expected="simulated, cpu or cuda", got=repr(device.kind)
+        )
+    if device.kind == "simulated" and device.simulated_vram_bytes is None:
+        raise InvalidInputError(
+            "the simulated accelerator needs a capacity",
+            expected="simulated_vram_bytes",
+            hint="give the simulated memory a size in the device configuration",
+        )
+    for name in ("simulated_vram_bytes", "system_ram_limit_bytes"):
+        value = getattr(device, name)
+        if value is not None and value <= 0:
+            raise InvalidInputError(f"{name} is not positive", got=str(value))
+
+
+def _simulated_vram(configured: int | None, usable: int) -> MemoryResource:
+    assert configured is not None
+    if configured > usable:
+        raise ResourceError(
+            "the simulated memory does not fit into this machine's",
+            expected=f"at most {usable} bytes (physical memory and control group limit)",
+            got=f"{configured} bytes",
+            where=VRAM_ID,
+            hint="configure a smaller simulated memory",
+        )
+    return MemoryResource(id=VRAM_ID, kind="simulated-vram", capacity_bytes=configured)
+
+
+def _facts(
+    physical: int, limit: int | None, proc: Path, variables: Mapping[str, str]
+) -> dict[str, Fact]:
+    cpu = read_cpuinfo(proc=proc)
+    facts: dict[str, Fact] = {
+        "cpu_model": cpu_model(cpu),
+        "instruction_set": instruction_set(cpu),
+        "num_cores": num_usable_cores(proc=proc),
+        "physical_memory_bytes": physical,
+        "cgroup_memory_limit_bytes": limit,
+        "machine": platform.machine(),
+        "operating_system": platform.system(),
+        "kernel_release": platform.release(),
+        "python_implementation": platform.python_implementation(),
+        "python_version": platform.python_version(),
+        "byte_order": sys.byteorder,
+    }
+    facts.update({f"{name}_version": installed_version(name) for name in _DISTRIBUTIONS})
+    facts.update({f"env.{name}": value for name, value in allowed_variables(variables).items()})
+    return facts
+
+
+def allowed_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the allow list that are set, with values that are plain settings."""
+    return {
+        name: variables[name] if _PLAIN_VALUE.match(variables[name]) else WITHHELD
+        for name in ENVIRONMENT_VARIABLES
+        if name in variables
+    }

@@ -1,0 +1,53 @@
+"""The declared checks: every id that a plan may list, and what it means in one line.
+
+Data only. The auditor implements each; a plan decides which bear on acceptance.
+"""
+
+from collections.abc import Mapping
+
+from harness.plan.records import CheckLimit, Checks, MemoryAllowances
+
+ACCEPTANCE: Mapping[str, str] = {
+    "integrity.tables": "every table the record names exists, with its digest, rows and columns",
+    "integrity.source": "every fetched tensor has the digest that the manifest pins",
+    "trials.completed": "every child process of every realization ran to its end",
+    "plan.binding": "the recorded binding is the one that plan and environment give",
+    "realization.materializations": "each materialization has the planned status, form and bytes",
+    "realization.authorities": "the planned owners, and only they, hold the planned lineages",
+    "realization.executions": "each execution was active on its bound compute unit",
+    "realization.release": "each staging was released, by qualifying residencies, to zero bytes",
+    "tensors.expected": "resident tensors equal the reference transform of the checkpoint",
+    "tensors.unchanged": "resident tensors are the same after decode as after population",
+    "memory.unplanned": "no more bytes than the limit grew outside the planned arenas",
+    "memory.ledger": "the ledger agrees with the materializations at every checkpoint",
+    "memory.invariants": "the process figures of every checkpoint are consistent",
+    "memory.release": "after release no staging page, mapping or descriptor remains",
+    "steps.complete": "every planned step was executed once, in order, without a gap",
+    "steps.repeat": "repetitions and realizations agree bit for bit",
+    "state.selfproof": "decode changed the mutable state and restore brought it back",
+    "correctness.exact": "outputs equal the reference fixture bit for bit",
+    "numbers.finite": "no output holds NaN or infinity",
+    "sentinels.canaries": "each sentinel fired on its planted canary first",
+    "sentinels.zero": "each sentinel counted zero of the real thing",
+    "summaries.agree": "the producer's summaries equal what its tables give",
+    "result.digest": "the result digest equals the one recomputed from the tables",
+}
+"""Checks that can decide a verdict."""
+
+TELEMETRY: Mapping[str, str] = {
+    "step.times": "duration of each step",
+    "memory.resident": "resident memory of each checkpoint",
+}
+"""Checks that are only reported."""
+
+UNPLANNED_BYTES = "memory.unplanned"
+EXACT_CORRECTNESS = "correctness.exact"
+
+
+def default_checks(allowances: MemoryAllowances) -> Checks:
+    """Every acceptance check and every telemetry, with the plan's own allowance as the limit."""
+    limits = {UNPLANNED_BYTES: allowances.unplanned_host_bytes}
+    return Checks(
+        acceptance=tuple(CheckLimit(id=name, limit=limits.get(name)) for name in ACCEPTANCE),
+        telemetry=tuple(CheckLimit(id=name) for name in TELEMETRY),
+    )

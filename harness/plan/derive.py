@@ -1,0 +1,199 @@
+"""Derive a whole plan, with exact bytes, from records: a pure function.
+
+Inputs are a checkpoint's census, an adapter's layout, an environment's resources and what a
+person decides (workload, determinism, checks, scope). Opens no file and knows no model family.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.canonical import sha256_digest
+from harness.errors import CheckpointError, PlanError
+from harness.plan import derive_parts as parts
+from harness.plan.check import check_plan
+from harness.plan.derive_request import DeriveRequest
+from harness.plan.derive_resources import Placement, plan_resources
+from harness.plan.documents import plan_to_document
+from harness.plan.format import NATIVE_SCHEMA, plan_digest, plan_file_bytes
+from harness.plan.layout import (
+    CHECKPOINT_WINDOW,
+    CensusEntry,
+    StateDesign,
+    TensorSpec,
+)
+from harness.plan.load import parse_plan
+from harness.plan.manifest import ManifestEntry, manifest_bytes
+from harness.plan.records import (
+    AdapterData,
+    BackingSource,
+    Checkpoint,
+    ManifestReference,
+    Materialization,
+    MemoryExpectations,
+    Plan,
+    Resources,
+)
+
+__all__ = ["DeriveRequest", "derive"]
+
+
+def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
+    """Compute the plan document (with its digest) and the bytes of its tensor manifest.
+
+    Raises:
+        CheckpointError: When the checkpoint lacks tensors, with every missing key.
+        ResourceError: When the plan does not fit the environment's memories.
+        PlanError: When the layout or the choices contradict the rules, with every finding.
+    """
+    one_memory = request.device_memory_id == request.host_memory_id
+    layout_request = request.layout_request
+    if one_memory:
+        layout_request = replace(layout_request, staging="none", staging_window_bytes=None)
+    request = replace(request, layout_request=layout_request)
+    layout = request.layout
+    designs = layout.states(layout_request)
+    census = _needed(request)
+    entries = _manifest(request, designs, census)
+    tensors = {
+        name: tuple(layout.tensors(layout_request, name, census))
+        for name in sorted(set(parts.representations(designs, staged=not one_memory)))
+    }
+    manifest = manifest_bytes(entries)
+    checkpoint = Checkpoint(
+        source=request.checkpoint_source,
+        files=request.checkpoint_files,
+        manifest=ManifestReference(
+            digest=sha256_digest(manifest),
+            num_tensors=len(entries),
+            source_bytes=sum(entry.source_bytes for entry in entries),
+            expected_bytes=sum(entry.expected_bytes for entry in entries),
+        ),
+    )
+    keys = tuple(entry.key for entry in entries)
+    document = plan_to_document(_plan(request, designs, tensors, checkpoint, keys))
+    document["digest"] = plan_digest(document)
+    loaded = parse_plan(plan_file_bytes(document), where="derived plan")
+    findings = check_plan(loaded, environment=None, support=layout, manifest=entries)
+    if findings:
+        raise PlanError("the derived plan breaks rules", findings)
+    return document, manifest
+
+
+def _needed(request: DeriveRequest) -> tuple[CensusEntry, ...]:
+    keys = request.layout.tensor_keys(request.layout_request.config, request.layout_request.spec)
+    found = {entry.key: entry for entry in request.census}
+    missing = sorted(set(keys) - found.keys())
+    if missing:
+        raise CheckpointError(
+            "the checkpoint lacks tensors that the model needs",
+            expected=f"{len(keys)} tensors",
+            got="missing: " + ", ".join(missing),
+            where=request.model_repository,
+            hint="check that the checkpoint and the model's configuration belong together",
+        )
+    return tuple(found[key] for key in sorted(keys))
+
+
+def _manifest(
+    request: DeriveRequest, designs: Sequence[StateDesign], census: Sequence[CensusEntry]
+) -> list[ManifestEntry]:
+    owners = {key: design.id for design in designs for key in design.tensor_keys}
+    claimed = Counter(key for design in designs for key in design.tensor_keys)
+    wrong = {entry.key for entry in census if claimed[entry.key] != 1} | (
+        claimed.keys() - {entry.key for entry in census}
+    )
+    if wrong:
+        raise PlanError(
+            "the layout does not give each tensor to exactly one state",
+            got=", ".join(sorted(wrong)),
+        )
+    expected = request.layout.expected_bytes_by_key(request.layout_request, census)
+    return [
+        ManifestEntry(
+            key=entry.key,
+            file=entry.file,
+            dtype=entry.dtype,
+            shape=entry.shape,
+            logical_state_id=owners[entry.key],
+            source_bytes=entry.source_bytes,
+            expected_bytes=expected[entry.key],
+            sha256=entry.sha256,
+            digest_source=entry.digest_source,
+        )
+        for entry in census
+    ]
+
+
+def _plan(
+    request: DeriveRequest,
+    designs: Sequence[StateDesign],
+    tensors: Mapping[str, Sequence[TensorSpec]],
+    checkpoint: Checkpoint,
+    tensor_keys: tuple[str, ...],
+) -> Plan:
+    wanted = request.layout_request
+    planned = tuple(parts.materializations(request, designs, tensors))
+    window = any(item.representation == CHECKPOINT_WINDOW for item in planned)
+    return Plan(
+        schema=NATIVE_SCHEMA,
+        plan_version=request.plan_version,
+        digest="",
+        model_repository=request.model_repository,
+        model_revision=request.model_revision,
+        resources=_resources(request, planned, tensors),
+        logical_state_units=tuple(parts.state_unit(design) for design in designs),
+        materializations=planned,
+        authorities=tuple(parts.authorities(planned)),
+        execution=(parts.execution(request, designs),),
+        forbidden_persistent_materializations=tuple(parts.forbidden(request, designs)),
+        memory_expectations=MemoryExpectations(
+            persistent_optional_bytes=0,
+            unplanned_persistent_bytes=0,
+            unexplained_persistent_host_mirror_bytes=0,
+        ),
+        adapter_data=AdapterData(
+            family=request.layout.family,
+            config=wanted.config,
+            spec=wanted.spec,
+            allowed_tensor_keys=tensor_keys,
+        ),
+        checkpoint=checkpoint,
+        workload=wanted.workload,
+        reference_fixture=request.reference_fixture,
+        determinism=wanted.determinism,
+        checks=request.checks,
+        timeouts=request.timeouts,
+        memory_allowances=replace(
+            request.memory_allowances,
+            staging_window_bytes=wanted.staging_window_bytes if window else None,
+        ),
+        eviction_policy=request.eviction_policy,
+        scope=request.scope,
+    )
+
+
+def _resources(
+    request: DeriveRequest,
+    planned: Sequence[Materialization],
+    tensors: Mapping[str, Sequence[TensorSpec]],
+) -> Resources:
+    placement = Placement(
+        compute_unit_id=request.compute_unit_id,
+        device_memory_id=request.device_memory_id,
+        host_memory_id=request.host_memory_id,
+        pin_device=request.pin_device,
+        unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
+    )
+    source = BackingSource(
+        id=parts.BACKING_SOURCE_ID,
+        kind="checkpoint",
+        repository=request.model_repository,
+        revision=request.model_revision,
+    )
+    return replace(
+        plan_resources(request.resources, placement, planned, tensors),
+        backing_sources=(source,),
+        links=tuple(parts.links(request)),
+    )

@@ -1,0 +1,175 @@
+"""The parts of a derived plan that follow from an adapter's designs: copies, paths, execution.
+
+Ids follow one rule: state ``state.X`` is staged as ``mat.X.stage`` and lives as ``mat.X.resident``
+(or ``mat.X.host``, where its place is system RAM).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from harness.errors import PlanError
+from harness.plan.derive_request import DeriveRequest
+from harness.plan.layout import StateDesign, TensorSpec
+from harness.plan.records import (
+    Authority,
+    Execution,
+    ForbiddenMaterialization,
+    Link,
+    Materialization,
+    RequiredState,
+    Role,
+    StateUnit,
+)
+from harness.plan.rules.authority import planned_lineage
+
+BACKING_SOURCE_ID = "checkpoint"
+EXECUTION_ID = "exec.model"
+READ_PATH_ID = "checkpoint-to-ram"
+DEVICE_PATH_ID = "ram-to-device"
+_STATE_PREFIX = "state."
+_STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
+"""Test states whose materializations have a shorter name than the state."""
+
+
+def representations(designs: Sequence[StateDesign], *, staged: bool) -> Iterator[str]:
+    """Every representation that is planned."""
+    for design in designs:
+        yield design.representation
+        if staged and design.staging_representation is not None:
+            yield design.staging_representation
+
+
+def _stem(state_id: str) -> str:
+    name = state_id.removeprefix(_STATE_PREFIX)
+    return _STEMS.get(name, name)
+
+
+def materializations(
+    request: DeriveRequest,
+    designs: Sequence[StateDesign],
+    tensors: Mapping[str, Sequence[TensorSpec]],
+) -> Iterator[Materialization]:
+    """All staging first, then every persistent copy, each in the layout's order.
+
+    Args:
+        request: What is derived.
+        designs: The adapter's states.
+        tensors: Tensors of every planned representation; a staging form that is not among them
+            is not planned.
+    """
+    for design in designs:
+        form = design.staging_representation
+        if form is not None and form in tensors:
+            yield Materialization(
+                id=f"mat.{_stem(design.id)}.stage",
+                logical_state_id=design.id,
+                representation=form,
+                memory_resource_id=request.host_memory_id,
+                path_id=READ_PATH_ID,
+                expected_bytes=_num_bytes(tensors[form]),
+                role="staging",
+                requirement="required",
+                persistence="transient",
+            )
+    for design in designs:
+        memory_id = memory_of(request, design)
+        path_id = READ_PATH_ID if memory_id == request.host_memory_id else DEVICE_PATH_ID
+        yield Materialization(
+            id=f"mat.{_stem(design.id)}.{'resident' if design.on_device else 'host'}",
+            logical_state_id=design.id,
+            representation=design.representation,
+            memory_resource_id=memory_id,
+            path_id=path_id if design.semantic_class == "immutable_source" else None,
+            expected_bytes=_num_bytes(tensors[design.representation]),
+            # A role that is none is refused with its place by the schema, once all is derived.
+            role=cast(Role, design.role),
+            requirement="required",
+            persistence="persistent",
+        )
+
+
+def _num_bytes(specs: Sequence[TensorSpec]) -> int:
+    return sum(spec.num_bytes for spec in specs)
+
+
+def links(request: DeriveRequest) -> Iterator[Link]:
+    """Paths: from the checkpoint into the host's memory, and on to the device's own."""
+    yield Link(
+        id=READ_PATH_ID,
+        kind="bounded-read",
+        source=BACKING_SOURCE_ID,
+        target=request.host_memory_id,
+    )
+    if request.device_memory_id != request.host_memory_id:
+        yield Link(
+            id=DEVICE_PATH_ID,
+            kind="host-to-device",
+            source=request.host_memory_id,
+            target=request.device_memory_id,
+        )
+
+
+def state_unit(design: StateDesign) -> StateUnit:
+    """The logical state of a design."""
+    return StateUnit(
+        id=design.id,
+        semantic_class=design.semantic_class,
+        backing_source_id=BACKING_SOURCE_ID if design.from_checkpoint else None,
+        reconstruction_inputs=design.reconstruction_inputs,
+    )
+
+
+def execution(request: DeriveRequest, designs: Sequence[StateDesign]) -> Execution:
+    """The one execution, from every state that the designs say it reads.
+
+    Raises:
+        PlanError: When the layout supports several and none was chosen.
+    """
+    units = request.layout.strategy_units
+    chosen = request.strategy_unit or (next(iter(units)) if len(units) == 1 else None)
+    if chosen is None:
+        raise PlanError(
+            "the adapter supports several executions",
+            expected="strategy_unit, one of " + ", ".join(sorted(units)),
+        )
+    return Execution(
+        id=EXECUTION_ID,
+        strategy_unit=chosen,
+        compute_unit_id=request.compute_unit_id,
+        required_state=tuple(
+            RequiredState(
+                logical_state_id=design.id,
+                representations=(design.representation,),
+                memory_resources=(memory_of(request, design),),
+            )
+            for design in designs
+            if design.required_by_execution
+        ),
+    )
+
+
+def authorities(items: Sequence[Materialization]) -> Iterator[Authority]:
+    """An authority for each mutable materialization, with the lineage its owner will mint."""
+    for item in items:
+        if item.role == "mutable_authority":
+            yield Authority(
+                logical_state_id=item.logical_state_id,
+                materialization_id=item.id,
+                lineage=planned_lineage(item.logical_state_id),
+            )
+
+
+def forbidden(
+    request: DeriveRequest, designs: Sequence[StateDesign]
+) -> Iterator[ForbiddenMaterialization]:
+    """Host copies that must not outlive their staging."""
+    for design in designs:
+        if design.forbidden_on_host and memory_of(request, design) != request.host_memory_id:
+            yield ForbiddenMaterialization(
+                logical_state_id=design.id, memory_resource_id=request.host_memory_id
+            )
+
+
+def memory_of(request: DeriveRequest, design: StateDesign) -> str:
+    """Memory of a design's persistent copy."""
+    return request.device_memory_id if design.on_device else request.host_memory_id

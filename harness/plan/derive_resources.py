@@ -1,0 +1,124 @@
+"""What a derived plan asks of a machine: only the unit and memories it uses, and no more of them.
+
+A plan's capacity is a minimum. It is the peak of the planned arenas and not the size of the
+memory at hand, so that a frozen plan binds to every machine that can hold it.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.errors import ResourceError
+from harness.plan.layout import TensorSpec
+from harness.plan.records import (
+    ComputeUnit,
+    Materialization,
+    MemoryResource,
+    Node,
+    Resources,
+)
+
+TENSOR_ALIGNMENT_BYTES = 64
+ARENA_GRANULE_BYTES = 64 << 10
+"""The largest page size of the machines that plans are bound to."""
+CAPACITY_GRANULE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which of an environment's resources a plan uses, by their ids there."""
+
+    compute_unit_id: str
+    device_memory_id: str
+    host_memory_id: str
+    pin_device: bool
+    unplanned_host_bytes: int
+    """Allowance beyond the planned arenas, which the host's memory must hold too."""
+
+
+def plan_resources(
+    there: Resources,
+    placement: Placement,
+    materializations: Sequence[Materialization],
+    tensors: Mapping[str, Sequence[TensorSpec]],
+) -> Resources:
+    """The least resources that hold the materializations, without backing sources and links.
+
+    Args:
+        there: Resources of an environment.
+        placement: The unit and the memories to use; all of one node.
+        materializations: Everything that is realized; staging and persistent live together.
+        tensors: Exact tensors of each representation.
+
+    Raises:
+        ResourceError: When there are no such resources, or they are too small.
+    """
+    node, unit = _find(there, placement)
+    peak: defaultdict[str, int] = defaultdict(int)
+    for item in materializations:
+        peak[item.memory_resource_id] += _arena_bytes(tensors[item.representation])
+    peak[placement.host_memory_id] += placement.unplanned_host_bytes
+    used = [placement.host_memory_id]
+    if placement.device_memory_id != placement.host_memory_id:
+        used.append(placement.device_memory_id)
+    by_id = {memory.id: memory for memory in node.memory_resources}
+    memories = []
+    for name in used:
+        needed = _round_up(peak[name], CAPACITY_GRANULE_BYTES)
+        if needed > by_id[name].capacity_bytes:
+            raise ResourceError(
+                f"the plan does not fit memory {name}",
+                expected=f"{needed} bytes",
+                got=f"{by_id[name].capacity_bytes} bytes",
+                hint="use fewer positions, a smaller model or a larger memory",
+            )
+        memories.append(MemoryResource(id=name, kind=by_id[name].kind, capacity_bytes=needed))
+    return Resources(
+        swarm_id=there.swarm_id,
+        nodes=(
+            Node(
+                id=node.id,
+                compute_units=(
+                    ComputeUnit(
+                        id=unit.id,
+                        kind=unit.kind,
+                        device_uuid=unit.device_uuid if placement.pin_device else None,
+                        memory_resources=tuple(
+                            name for name in unit.memory_resources if name in used
+                        ),
+                    ),
+                ),
+                memory_resources=tuple(memories),
+            ),
+        ),
+    )
+
+
+def _find(there: Resources, placement: Placement) -> tuple[Node, ComputeUnit]:
+    for node in there.nodes:
+        for unit in node.compute_units:
+            if unit.id == placement.compute_unit_id:
+                known = {memory.id for memory in node.memory_resources}
+                missing = {placement.host_memory_id, placement.device_memory_id} - known
+                if missing or placement.device_memory_id not in unit.memory_resources:
+                    raise ResourceError(
+                        f"compute unit {unit.id} has not the memories to plan for",
+                        expected=f"{placement.host_memory_id} and {placement.device_memory_id}",
+                        got=f"node: {', '.join(sorted(known))}; "
+                        f"unit: {', '.join(unit.memory_resources)}",
+                    )
+                return node, unit
+    raise ResourceError(
+        "no such compute unit in the environment",
+        expected=placement.compute_unit_id,
+        got=", ".join(unit.id for node in there.nodes for unit in node.compute_units),
+    )
+
+
+def _arena_bytes(specs: Sequence[TensorSpec]) -> int:
+    aligned = sum(_round_up(spec.num_bytes, TENSOR_ALIGNMENT_BYTES) for spec in specs)
+    return _round_up(max(aligned, 1), ARENA_GRANULE_BYTES)
+
+
+def _round_up(value: int, granule: int) -> int:
+    return -(-value // granule) * granule

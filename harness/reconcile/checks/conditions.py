@@ -1,0 +1,122 @@
+"""Checks of the conditions: every child ran to its end, under the plan's binding and settings."""
+
+from dataclasses import asdict
+from typing import Any
+
+from harness.plan.records import Plan
+from harness.reconcile.compare import compare
+from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
+from harness.reconcile.view import Subject
+
+_COMPLETED: Row = {"outcome": "completed", "exit_code": 0, "signal": None}
+
+
+def trials(subject: Subject, findings: Findings) -> None:
+    """The fixture maker, and one producer and one witness per fresh realization, completed."""
+    table = subject.view.table(findings, "trials")
+    if table is None:
+        return
+    expected: dict[Key, Row] = {
+        (child, realization): _COMPLETED
+        for child in ("producer", "witness")
+        for realization in range(subject.view.num_realizations)
+    }
+    if subject.plan.reference_fixture is not None:
+        expected["fixture", 0] = _COMPLETED
+    findings.match(table, expected, rows_noun="a child process")
+
+
+def binding(subject: Subject, findings: Findings) -> None:
+    """The record is about this plan, bound as plan and environment give, under its settings."""
+    predicate, conditions = subject.predicate, subject.conditions
+    _documents(findings, "$.plan", _plan_reference(subject), asdict(predicate.plan))
+    if subject.plan.checkpoint is not None:
+        digest = subject.plan.checkpoint.manifest.digest
+        findings.equal("$.manifest_digest", digest, predicate.manifest_digest)
+    if conditions.binding is None:
+        findings.differ("$.environment", "an environment that the plan binds to", _problem(subject))
+    else:
+        recomputed = {
+            "compute_units": dict(conditions.binding.compute_units),
+            "memories": dict(conditions.binding.memories),
+        }
+        recorded = {
+            "compute_units": dict(predicate.binding.compute_units),
+            "memories": dict(predicate.binding.memories),
+        }
+        _documents(findings, "$.binding", recomputed, recorded)
+    has_fixture = predicate.fixture is not None
+    if has_fixture != (subject.plan.reference_fixture is not None):
+        wanted = ABSENT if has_fixture else "the reference fixture's digests"
+        findings.differ("$.fixture", wanted, "present" if has_fixture else ABSENT)
+    _facts(subject, findings)
+
+
+def _problem(subject: Subject) -> str:
+    return subject.conditions.problem or "none"
+
+
+def _plan_reference(subject: Subject) -> dict[str, Any]:
+    plan = subject.plan
+    return {
+        "digest": plan.digest,
+        "file_digest": subject.loaded.file_digest,
+        "schema": plan.schema,
+        "plan_version": plan.plan_version,
+        "model": {"repository": plan.model_repository, "revision": plan.model_revision},
+    }
+
+
+def _documents(
+    findings: Findings, root: str, expected: dict[str, Any], actual: dict[str, Any]
+) -> None:
+    mismatches, _unbound = compare(expected, actual)
+    for mismatch in mismatches:
+        path = root + mismatch.path.removeprefix("$")
+        findings.differ(path, mismatch.expected, mismatch.got)
+
+
+def fact_text(value: object) -> str:
+    """A setting as a child writes it into its facts: booleans as JSON has them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def planned_facts(plan: Plan) -> dict[str, str]:
+    """Facts that a faithful child measures, as far as the plan determines them."""
+    units = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    facts = {"device_class": "+".join(sorted(units))}
+    settings = plan.determinism
+    if settings is not None:
+        facts |= {
+            "num_threads": fact_text(settings.num_threads),
+            "dtype": settings.dtype,
+            "kernel_set": settings.kernel_set,
+            "deterministic_algorithms": fact_text(settings.deterministic_algorithms),
+        }
+    return facts
+
+
+def _facts(subject: Subject, findings: Findings) -> None:
+    key = subject.predicate.applicability_key
+    recorded: dict[str, str] = {}
+    if key is None:
+        findings.differ("$.applicability_key", "the conditions of the run", ABSENT)
+    else:
+        fields = asdict(key)
+        findings.equal("$.applicability_key.version", 1, fields.pop("version"))
+        recorded = {name: fact_text(value) for name, value in fields.items()}
+    wanted = recorded | planned_facts(subject.plan)
+    for name in recorded.keys() & planned_facts(subject.plan).keys():
+        findings.equal(f"$.applicability_key.{name}", wanted[name], recorded[name])
+    first: KeyedRows | None = None
+    for _realization, table in subject.view.each(findings, "facts"):
+        for name, value in wanted.items():
+            row = table.rows.get((name,))
+            if row is None:
+                findings.differ(table.path((name,)), value, ABSENT)
+            else:
+                findings.equal(f"{table.path((name,))}.value", value, row["value"])
+        if first is None:
+            first = table
+        else:
+            findings.match(table, first.rows, rows_noun="a fact as in the first realization")

@@ -1,0 +1,48 @@
+"""Every check of an audit, by the id under which a plan declares it."""
+
+from collections.abc import Callable, Mapping
+
+from harness.reconcile.checks import (
+    conditions,
+    integrity,
+    memory,
+    realization,
+    sentinels,
+    state,
+    steps,
+    summaries,
+    telemetry,
+    tensors,
+)
+from harness.reconcile.findings import Findings
+from harness.reconcile.view import Subject
+
+Check = Callable[[Subject, Findings], None]
+
+CHECKS: Mapping[str, Check] = {
+    "integrity.tables": integrity.tables,
+    "integrity.source": integrity.source,
+    "trials.completed": conditions.trials,
+    "plan.binding": conditions.binding,
+    "realization.materializations": realization.materializations,
+    "realization.authorities": realization.authorities,
+    "realization.executions": realization.executions,
+    "realization.release": realization.release,
+    "tensors.expected": tensors.expected,
+    "tensors.unchanged": tensors.unchanged,
+    "memory.unplanned": memory.unplanned,
+    "memory.ledger": memory.ledger,
+    "memory.invariants": memory.invariants,
+    "memory.release": memory.released,
+    "steps.complete": steps.complete,
+    "steps.repeat": steps.repeat,
+    "state.selfproof": state.selfproof,
+    "correctness.exact": steps.exact,
+    "numbers.finite": steps.finite,
+    "sentinels.canaries": sentinels.canaries,
+    "sentinels.zero": sentinels.zero,
+    "summaries.agree": summaries.agree,
+    "result.digest": summaries.result_digest,
+    "step.times": telemetry.step_times,
+    "memory.resident": telemetry.resident,
+}

@@ -1,0 +1,51 @@
+"""Checks of the sentinels: each canary fired, and then nothing was counted."""
+
+from collections.abc import Callable
+
+from harness.reconcile.findings import ABSENT, Findings, Row
+from harness.reconcile.view import Subject
+
+AFTER_RELEASE, AFTER_DECODE = "after_release", "after_decode"
+_BOTH = (AFTER_RELEASE, AFTER_DECODE)
+SENTINELS: dict[str, tuple[str, ...]] = {
+    "plan_accesses": _BOTH,
+    "source_accesses": _BOTH,
+    "staging_tensors_alive": _BOTH,
+    "staging_mappings_alive": _BOTH,
+    "checkpoint_descriptors": _BOTH,
+    "checkpoint_mappings": _BOTH,
+    "unplanned_tensors": _BOTH,
+    "unplanned_pages": _BOTH,
+    # Counted over steps, of which there is none before the execution.
+    "nan": (AFTER_DECODE,),
+    "inf": (AFTER_DECODE,),
+}
+"""Sentinels and the points at which each must have been read."""
+
+
+def canaries(subject: Subject, findings: Findings) -> None:
+    """Every sentinel was shown to count, at every point, before it was believed."""
+
+    def judge(path: str, row: Row) -> None:
+        fired = row["canary_count"]
+        findings.require(fired > 0, f"{path}.canary_count", "a canary that fired (above 0)", fired)
+
+    _each(subject, findings, judge)
+
+
+def zero(subject: Subject, findings: Findings) -> None:
+    """Every sentinel counted nothing real."""
+    _each(subject, findings, lambda path, row: findings.equal(f"{path}.count", 0, row["count"]))
+
+
+def _each(subject: Subject, findings: Findings, judge: Callable[[str, Row], None]) -> None:
+    required = [(name, point) for name, points in SENTINELS.items() for point in points]
+    for _realization, table in subject.view.each(findings, "sentinels"):
+        for key in required:
+            if key not in table.rows:
+                findings.differ(table.path(key), "a sentinel's reading", ABSENT)
+        for key, row in table.rows.items():
+            if key[0] in SENTINELS and key[1] in _BOTH:
+                judge(table.path(key), row)
+            else:
+                findings.differ(table.path(key), ABSENT, "a sentinel that is not known")

@@ -1,0 +1,50 @@
+"""Checks of what the producer's side says in sum: statuses, totals and the result digest."""
+
+from collections import Counter
+
+from harness.reconcile.findings import ABSENT, Findings
+from harness.reconcile.intent import planned_bytes, recomputed_status
+from harness.reconcile.view import Subject
+
+
+def agree(subject: Subject, findings: Findings) -> None:
+    """Statuses and totals equal what the tables give."""
+    intents = {intent.id: intent for intent in subject.plan.materializations}
+    observed: dict[str, int] = {}
+    for _realization, table in subject.view.each(findings, "materializations"):
+        live: Counter[str] = Counter()
+        for key, row in table.rows.items():
+            intent = intents.get(key[0])
+            if intent is not None:
+                path = f"{table.path(key)}.status"
+                findings.equal(path, recomputed_status(intent, row), row["status"])
+            if row["lifecycle"] == "live" and row["memory_resource_id"] is not None:
+                live[row["memory_resource_id"]] += row["requested_bytes"]
+        for memory, total in live.items():
+            observed[memory] = max(observed.get(memory, 0), total)
+    planned = planned_bytes(
+        intent
+        for intent in intents.values()
+        if intent.requirement == "required" and intent.persistence == "persistent"
+    )
+    num_steps = sum(len(table.rows) for _realization, table in subject.view.each(findings, "steps"))
+    totals = subject.predicate.totals
+    _totals(findings, "$.totals.planned_bytes", planned, totals.get("planned_bytes"))
+    _totals(findings, "$.totals.observed_bytes", observed, totals.get("observed_bytes"))
+    findings.equal("$.totals.num_steps", num_steps, totals.get("num_steps"))
+    for name in sorted(totals.keys() - {"planned_bytes", "observed_bytes", "num_steps"}):
+        findings.differ(f"$.totals.{name}", ABSENT, "a total that no table gives")
+
+
+def _totals(findings: Findings, path: str, recomputed: dict[str, int], recorded: object) -> None:
+    given = recorded if isinstance(recorded, dict) else {}
+    for memory in sorted(recomputed.keys() | given.keys()):
+        findings.equal(f"{path}.{memory}", recomputed.get(memory, 0), given.get(memory, 0))
+
+
+def result_digest(subject: Subject, findings: Findings) -> None:
+    """The recorded result digest is the one that the tables give."""
+    if subject.result_digest is None:
+        findings.differ("$.result_digest", "tables that make a result", subject.result_problem)
+    else:
+        findings.equal("$.result_digest", subject.result_digest, subject.predicate.result_digest)

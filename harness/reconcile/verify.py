@@ -1,0 +1,161 @@
+"""Verify a store: its integrity, and today's audit of every record against the verdict it has.
+
+A record that today's rules judge differently is reported, never rewritten. Knows stores and
+verdicts; what is wrong with a file is ``evidence``'s question, what a record says is ``audit``'s.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ExitCode, HarnessError
+from harness.evidence.record import LoadedVerdict, load_record, load_verdict, verdict_age
+from harness.evidence.scan import Problem
+from harness.evidence.store import Store
+from harness.evidence.verify import verify_store
+from harness.plan.load import parse_plan
+from harness.reconcile.judge import LayoutFor, exit_code, judge
+from harness.reconcile.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reaudit:
+    """One record as it is judged today, beside its newest stored verdict."""
+
+    record: str
+    """The record's digest."""
+    experiment: str | None
+    status: str | None
+    """Today's status; ``None`` when the record could not be audited."""
+    stored_verdict: str | None
+    """Digest of the newest verdict of the store; ``None`` when there is none."""
+    stored_status: str | None
+    changes: tuple[str, ...]
+    """How today's verdict differs from the stored one, sorted; empty when it does not."""
+    num_differences: int
+    problem: str | None
+    """Why it could not be audited."""
+    problem_code: ExitCode | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code that this record alone would give.
+
+        A stored failure that fails again is sound evidence of a failure; a record that was never
+        judged counts by today's verdict.
+        """
+        if self.problem_code is not None:
+            return self.problem_code
+        if self.changes:
+            return ExitCode.FAILED
+        if self.stored_verdict is not None or self.status is None:
+            return ExitCode.PASSED
+        return exit_code(self.status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """Everything found in one store."""
+
+    problems: tuple[Problem, ...]
+    """Integrity problems, sorted."""
+    records: tuple[Reaudit, ...]
+    """One entry per readable record, by digest."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 when all is sound and as judged before; 1 for damage or a changed verdict."""
+        codes = {entry.exit_code for entry in self.records}
+        if self.problems or ExitCode.FAILED in codes:
+            return ExitCode.FAILED
+        return max(codes, default=ExitCode.PASSED)
+
+
+def verify(root: Path, plans: Path | None, *, layout_for: LayoutFor | None) -> VerifyReport:
+    """Verify a store, and optionally a folder of frozen plans.
+
+    Args:
+        root: The store's folder.
+        plans: A folder of plans with sidecars and manifests, or ``None``.
+        layout_for: Gives a family's layout; ``None`` audits without layouts.
+
+    Raises:
+        EvidenceError: When a folder does not exist.
+    """
+    problems = verify_store(root, plans=plans)
+    store = Store(root)
+    verdicts = _verdicts(store)
+    records = tuple(
+        _reaudit(store, digest, verdicts.get(digest, []), layout_for)
+        for digest in store.digests("records")
+    )
+    return VerifyReport(problems=tuple(problems), records=records)
+
+
+def _verdicts(store: Store) -> dict[str, list[LoadedVerdict]]:
+    """Readable verdicts by record, oldest first; damage was reported already."""
+    found: dict[str, list[LoadedVerdict]] = {}
+    for digest in store.digests("verdicts"):
+        try:
+            verdict = load_verdict(digest, store)
+        except HarnessError:
+            continue
+        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
+    return {record: sorted(listed, key=verdict_age) for record, listed in found.items()}
+
+
+def _reaudit(
+    store: Store, digest: str, stored: list[LoadedVerdict], layout_for: LayoutFor | None
+) -> Reaudit:
+    newest = stored[-1] if stored else None
+    verdict, problem, code, experiment = None, None, None, None
+    try:
+        record = load_record(digest, store)
+        experiment = record.predicate.experiment
+        plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest)
+        verdict = judge(plan, record, layout_for=layout_for)
+    except HarnessError as error:
+        problem, code = str(error), error.exit_code
+    changes = _changes(newest, verdict) if newest is not None and verdict is not None else []
+    return Reaudit(
+        record=digest,
+        experiment=experiment,
+        status=None if verdict is None else verdict.status,
+        stored_verdict=None if newest is None else newest.digest,
+        stored_status=None if newest is None else newest.predicate.status,
+        changes=tuple(changes),
+        num_differences=0 if verdict is None else len(verdict.differences),
+        problem=problem,
+        problem_code=code,
+    )
+
+
+def _changes(stored: LoadedVerdict, verdict: Verdict) -> list[str]:
+    before, now = stored.predicate, verdict
+    changes = []
+    if before.status != now.status:
+        changes.append(f"status: {before.status} then, {now.status} now")
+    if before.result_digest != now.result_digest:
+        changes.append(f"result digest: {before.result_digest} then, {now.result_digest} now")
+    old = {check.id: (check.kind, check.status) for check in before.checks}
+    new = {check.id: (check.kind, check.status) for check in now.checks}
+    for identifier in sorted(old.keys() | new.keys()):
+        one, other = old.get(identifier), new.get(identifier)
+        if one != other:
+            changes.append(f"{identifier}: {_words(one)} then, {_words(other)} now")
+    return sorted(changes) or _moved(stored, verdict)
+
+
+def _moved(stored: LoadedVerdict, verdict: Verdict) -> list[str]:
+    """Say so when equal statuses rest on other differences."""
+    try:
+        before = {(row["check"], row["path"]) for row in stored.differences()}
+    except HarnessError:
+        return ["differences: those of then cannot be read"]
+    now = {(difference.check, difference.path) for difference in verdict.differences}
+    if before == now:
+        return []
+    return [f"differences: {len(before - now)} gone, {len(now - before)} new"]
+
+
+def _words(check: tuple[str, str] | None) -> str:
+    return "absent" if check is None else f"{check[1]} ({check[0]})"

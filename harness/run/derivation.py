@@ -1,0 +1,196 @@
+"""From an experiment's settings to a frozen plan: fetch, count, lay out, derive, freeze.
+
+The only place where settings become a plan. Imports no torch; knows no model family.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from harness.adapters.families import layout_for
+from harness.canonical import read_json
+from harness.checkpoint.census import census, pin_files
+from harness.checkpoint.sources import fetch
+from harness.checkpoint.tokenizer import encode_prompt
+from harness.errors import InvalidInputError
+from harness.measure.environment import DeviceRequest, probe_environment
+from harness.plan.checks import default_checks
+from harness.plan.derive import DeriveRequest, derive
+from harness.plan.freeze import freeze
+from harness.plan.layout import LayoutRequest
+from harness.plan.load import LoadedPlan
+from harness.plan.records import (
+    CheckLimit,
+    Checks,
+    ComputeUnit,
+    Determinism,
+    FixtureRecipe,
+    MemoryAllowances,
+    ModelRange,
+    Resources,
+    Scope,
+    TimeoutsS,
+    Workload,
+)
+
+T = TypeVar("T")
+MAX_CONFIG_BYTES = 4 << 20
+SCOPE = Scope(
+    proves=(
+        "this frozen plan was realized with exactly the planned bytes, forms and memories",
+        "staging was released on measured evidence and nothing unplanned within the allowance stayed",
+        "prefill and repeated decode are bitwise equal to the same-backend reference, under the "
+        "recorded applicability key",
+    ),
+    does_not_prove=(
+        "that the model is accurate or useful",
+        "equal bits on another device class, instruction set, build, thread count or chunking",
+        "anything about a path that was not executed, such as CUDA or CUDA graphs",
+        "absence of mirrors smaller than the recorded smallest visible one",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The governed sections of a composed experiment, as plain values."""
+
+    name: str
+    model: Mapping[str, Any]
+    device: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    realization: Mapping[str, Any]
+    determinism: Mapping[str, Any]
+    timeouts: Mapping[str, Any]
+    checks: Mapping[str, Any] | None
+
+
+def device_request(device: Mapping[str, Any]) -> DeviceRequest:
+    """The device that a composed experiment asks for."""
+    return DeviceRequest(**device)
+
+
+def freeze_settings(
+    settings: Settings,
+    path: Path,
+    *,
+    cache: Path,
+    progress: Callable[[str, float | None], None],
+) -> LoadedPlan:
+    """Derive the plan of an experiment's settings and freeze it at ``path``.
+
+    Raises:
+        HarnessError: When the checkpoint cannot be had, or the settings give no valid plan.
+    """
+    document, manifest = derive_settings(settings, cache=cache, progress=progress)
+    progress("freezing", None)
+    return freeze(document, path, manifest=manifest)
+
+
+def derive_settings(
+    settings: Settings, *, cache: Path, progress: Callable[[str, float | None], None]
+) -> tuple[dict[str, Any], bytes]:
+    """Derive a plan document and its manifest, with exact bytes from the checkpoint's headers."""
+    model = settings.model
+    layout = layout_for(str(model["family"]))
+    folder = fetch(
+        model["source"],
+        cache,
+        progress=progress,
+        shapes=getattr(layout, "synthetic_shapes", None),
+    )
+    progress("census of the checkpoint", None)
+    config = layout.parse_config(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
+    spec = ModelRange(
+        start_layer=0,
+        end_layer=int(config["num_layers"]),
+        owns_embeddings=True,
+        owns_final_norm_head=True,
+        model_repository=str(model["repository"]),
+        revision=str(model["revision"]),
+    )
+    entries = census(folder, measure_digests=True, keys=layout.tensor_keys(config, spec))
+    environment = probe_environment(device_request(settings.device))
+    (node,) = environment.resources.nodes
+    (unit,) = node.compute_units
+    host, device = _places(environment.resources, unit)
+    allowances = MemoryAllowances(
+        unplanned_host_bytes=settings.realization["unplanned_host_bytes"],
+        staging_window_bytes=settings.realization["staging_window_bytes"],
+    )
+    determinism = _record(Determinism, settings.determinism, "determinism")
+    request = LayoutRequest(
+        config=config,
+        spec=spec,
+        determinism=determinism,
+        workload=_workload(settings.workload, folder),
+        staging=str(settings.realization["staging"]) if device != host else "none",
+        staging_window_bytes=settings.realization["staging_window_bytes"],
+    )
+    return derive(
+        DeriveRequest(
+            plan_version=f"{settings.name}-1",
+            model_repository=spec.model_repository,
+            model_revision=spec.revision,
+            checkpoint_source=dict(model["source"]),
+            checkpoint_files=pin_files(folder),
+            census=entries,
+            layout=layout,
+            layout_request=request,
+            resources=environment.resources,
+            compute_unit_id=unit.id,
+            host_memory_id=host,
+            device_memory_id=device,
+            reference_fixture=FixtureRecipe(
+                loader="unselective-safetensors",
+                outputs=("plane", "logits"),
+                dtype=determinism.dtype,
+                num_threads=determinism.num_threads,
+            ),
+            checks=_checks(settings.checks) or default_checks(allowances),
+            timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
+            memory_allowances=allowances,
+            scope=SCOPE,
+        )
+    )
+
+
+def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
+    """Ids of the host memory and of the device's own memory (the same where there is one)."""
+    kinds = {memory.id: memory.kind for node in resources.nodes for memory in node.memory_resources}
+    host = next(name for name, kind in kinds.items() if kind == "system-ram")
+    own = [name for name in unit.memory_resources if kinds[name] != "system-ram"]
+    return host, own[0] if own else host
+
+
+def _record(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InvalidInputError("settings do not fit", got=str(error), where=where) from error
+
+
+def _workload(values: Mapping[str, Any], folder: Path) -> Workload:
+    text, ids = values["prompt_text"], values["prompt_token_ids"]
+    if (ids is None) == (text is None):
+        raise InvalidInputError(
+            "a workload has a prompt, once",
+            expected="either prompt_text or prompt_token_ids",
+            where="workload",
+        )
+    if ids is None:
+        ids = encode_prompt(folder, str(text), chat=bool(values["chat"]))
+    kept = {key: value for key, value in values.items() if key not in ("chat", "prompt_token_ids")}
+    return _record(Workload, kept | {"prompt_token_ids": tuple(ids)}, "workload")
+
+
+def _checks(values: Mapping[str, Any] | None) -> Checks | None:
+    if values is None:
+        return None
+    return Checks(
+        **{
+            kind: tuple(_record(CheckLimit, item, f"checks.{kind}") for item in values[kind])
+            for kind in ("acceptance", "telemetry")
+        }
+    )

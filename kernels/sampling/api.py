@@ -1,0 +1,27 @@
+"""Greedy choice of a token by kernel set."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
+from kernels.sampling import cpu, reference
+
+Greedy = Callable[[torch.Tensor], tuple[int, float]]
+
+
+def select(kernel_set: str) -> Greedy:
+    """The unchecked implementation in a kernel set, for callers that check once."""
+    return choose(
+        "sampling", kernel_set, {TORCH_CPU: cpu.greedy, TORCH_REFERENCE: reference.greedy}
+    )
+
+
+def greedy(logits: torch.Tensor, *, kernel_set: str = TORCH_CPU) -> tuple[int, float]:
+    """The lowest index of the largest of [V], and its margin over the second largest.
+
+    A margin is 0 on a tie, infinite for a single entry, NaN where a NaN was chosen.
+    """
+    implementation = select(kernel_set)
+    require(logits.ndim == 1 and logits.shape[0] > 0, "sampling", "logits [V]", tuple(logits.shape))
+    return implementation(logits)

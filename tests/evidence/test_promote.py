@@ -1,0 +1,91 @@
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness.errors import EvidenceError
+from harness.evidence.promote import promote
+from harness.evidence.record import load_record
+from harness.evidence.redact import Identity
+from harness.evidence.store import Store
+from harness.evidence.verify import verify_store
+
+NOBODY = Identity(home="/nonexistent", user="", hosts=())
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Store:
+    return Store(tmp_path / "promoted")
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(store.root)): path.read_bytes()
+        for path in store.root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_one_record_is_copied_with_all_it_names_and_nothing_else(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    record, other = sample.put_record(store), sample.put_record(store, salt="other")
+    verdicts = {sample.put_verdict(store, record, failed=failed) for failed in (True, False)}
+    sample.put_verdict(store, other)
+    done = promote(load_record(record, store), target, identity=NOBODY)
+    assert done.record_digest == record
+    assert set(done.verdict_digests) == verdicts
+    assert target.digests("records") == [record]
+    assert set(target.digests("verdicts")) == verdicts
+    assert verify_store(target.root) == []
+    assert contents(target).items() <= contents(store).items()
+
+
+def test_promoting_again_changes_nothing(store: Store, target: Store, sample: ModuleType) -> None:
+    record = sample.put_record(store)
+    sample.put_verdict(store, record)
+    first = promote(load_record(record, store), target, identity=NOBODY)
+    before = contents(target)
+    assert promote(load_record(record, store), target, identity=NOBODY) == first
+    assert contents(target) == before
+    # A later verdict follows.
+    later = sample.put_verdict(store, record, failed=True)
+    assert later in promote(load_record(record, store), target, identity=NOBODY).verdict_digests
+    assert verify_store(target.root) == []
+
+
+@pytest.mark.parametrize("kind", ["tables", "plans", "manifests", "verdicts"])
+@pytest.mark.parametrize("how", ["missing", "modified"])
+def test_a_damaged_source_is_refused_before_anything_is_written(
+    store: Store, target: Store, sample: ModuleType, kind: str, how: str
+) -> None:
+    record = sample.put_record(store)
+    sample.put_verdict(store, record)
+    for path in (store.root / kind).iterdir():
+        if how == "modified":
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        elif kind != "verdicts":
+            path.unlink()
+    if (kind, how) == ("verdicts", "missing"):
+        promote(load_record(record, store), target, identity=NOBODY)
+        return
+    with pytest.raises(EvidenceError):
+        promote(load_record(record, store), target, identity=NOBODY)
+    assert not target.root.exists()
+
+
+def test_private_text_is_refused_naming_every_place(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    identity = Identity(home="/srv/people/marlowe", user="marlowe", hosts=("deepthought",))
+    record = sample.put_record(
+        store,
+        message="cannot open /home/someone/model.safetensors",
+        command=("harness", "run", "store=/srv/people/marlowe/runs"),
+    )
+    with pytest.raises(EvidenceError) as caught:
+        promote(load_record(record, store), target, identity=identity)
+    assert caught.value.got == "record.predicate.command[2]; table trials[0].message"
+    assert "someone" not in str(caught.value)
+    assert "marlowe" not in str(caught.value)
+    assert not target.root.exists()

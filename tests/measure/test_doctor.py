@@ -1,0 +1,165 @@
+import importlib.machinery
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from harness.errors import NotEvaluableError
+from harness.measure import doctor
+from harness.measure.doctor import DoctorFinding, diagnose, version_satisfies
+
+
+def finding(name: str, **arguments) -> DoctorFinding:
+    (found,) = [each for each in diagnose(**arguments) if each.name == name]
+    return found
+
+
+def test_every_subject_is_found_here(tmp_path: Path) -> None:
+    findings = diagnose(cache_folder=tmp_path)
+    names = [each.name for each in findings]
+    assert len(set(names)) == len(names)
+    assert {
+        "python",
+        "package torch",
+        "package pyarrow",
+        "memory",
+        "cores",
+        "device simulated-accelerator",
+        "device cuda-gpu",
+        "environment variables",
+        "process memory",
+        "cache folder",
+        "import name kernels",
+    } <= set(names)
+    bad = {each.name for each in findings if each.status == "unavailable"}
+    assert bad == {"device cuda-gpu"}
+    assert "not_executed" in finding("device cuda-gpu").message
+
+
+@pytest.mark.parametrize("version", ["1.2.3", "2.11", "2.13.0+cpu", "3.11.7", "1.3.8", "1.30", "2"])
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        "",
+        ">=2.11",
+        ">=3.11,<3.14",
+        "==1.3.*",
+        "!=1.3.*",
+        "~=1.2",
+        "~=1.2.1",
+        ">1.2.3",
+        "<=2.11",
+        "==2.13.0",
+        "!=2.11",
+        "==2.11.0",
+        "<2.0, >1",
+    ],
+)
+def test_ranges_agree_with_packaging(version: str, ranges: str) -> None:
+    assert version_satisfies(version, ranges) == SpecifierSet(ranges).contains(version)
+
+
+def test_missing_and_wrong_package(monkeypatch) -> None:
+    versions = {"torch": None, "numpy": "1.26.4"}
+    real = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: versions.get(name, real(name)))
+    assert finding("package torch").status == "unavailable"
+    assert "not installed" in finding("package torch").message
+    assert finding("package numpy").status == "warning"
+    assert finding("package pyarrow").status == "ok"
+
+
+def test_python_outside_the_range(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.10.2")
+    assert finding("python").status == "unavailable"
+
+
+def test_installed_metadata_comes_first(tmp_path: Path, monkeypatch) -> None:
+    info = tmp_path / "inference_harness-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: inference-harness\nVersion: 9\nRequires-Python: >=99\n"
+        "Requires-Dist: pyarrow (>=999)\nRequires-Dist: nowhere[x]>=1; extra == 'dev'\n"
+        "Requires-Dist: nowhere-else[x]>=1,<2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert finding("python").status == "unavailable"
+    assert finding("package pyarrow").status == "warning"
+    assert finding("package nowhere-else").status == "unavailable"
+    assert "package nowhere" not in [each.name for each in diagnose()]
+
+
+def test_unknown_requirements_are_said(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "PACKAGE_ROOT", tmp_path)
+    assert finding("packages").status == "warning"
+
+
+def test_little_memory_and_unreadable_memory(monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "memory_limit_bytes", lambda: 1 << 30)
+    assert finding("memory").status == "warning"
+    assert str(1 << 30) in finding("memory").message
+
+    def unreadable() -> int:
+        raise NotEvaluableError("cannot read memory")
+
+    monkeypatch.setattr(doctor, "physical_memory_bytes", unreadable)
+    assert finding("memory") == DoctorFinding(
+        name="memory", status="unavailable", message="cannot read memory"
+    )
+
+
+def test_unreadable_process_memory(monkeypatch, tmp_path: Path) -> None:
+    real = doctor.proc.read_smaps
+    monkeypatch.setattr(doctor.proc, "read_smaps", lambda pid: real(pid, proc=tmp_path))
+    assert finding("process memory").status == "unavailable"
+
+
+def test_variables_are_listed(monkeypatch) -> None:
+    for name in doctor.allowed_variables(os.environ):
+        monkeypatch.delenv(name)
+    assert finding("environment variables").status == "ok"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert finding("environment variables").status == "warning"
+    assert "OMP_NUM_THREADS=3" in finding("environment variables").message
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("[always] madvise never", "warning"), ("always [madvise] never", "ok"), (None, "ok")],
+)
+def test_huge_pages(tmp_path: Path, monkeypatch, text: str | None, status: str) -> None:
+    path = tmp_path / "enabled"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(doctor, "_HUGE_PAGES", path)
+    assert finding("transparent huge pages").status == status
+
+
+def test_cache_folder(tmp_path: Path) -> None:
+    wanted = tmp_path / "not" / "yet"
+    assert finding("cache folder", cache_folder=wanted).status == "ok"
+    assert list(tmp_path.iterdir()) == []
+    assert finding("cache folder", cache_folder=Path("/proc/nothing")).status == "unavailable"
+    (tmp_path / "file").write_text("")
+    blocked = finding("cache folder", cache_folder=tmp_path / "file" / "below")
+    assert blocked.status == "unavailable"
+    assert finding("cache folder").status == "warning"
+
+
+def test_kernels_of_another_project(tmp_path: Path, monkeypatch) -> None:
+    assert finding("import name kernels").status == "ok"
+    real = doctor.installed_version
+    monkeypatch.setattr(
+        doctor, "installed_version", lambda name: "0.1" if name == "kernels" else real(name)
+    )
+    both = finding("import name kernels")
+    assert (both.status, "0.1" in both.message) == ("warning", True)
+    other = tmp_path / "kernels" / "__init__.py"
+    spec = importlib.machinery.ModuleSpec("kernels", None, origin=str(other))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    wrong = finding("import name kernels")
+    assert (wrong.status, str(other.parent) in wrong.message) == ("unavailable", True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert finding("import name kernels").status == "unavailable"

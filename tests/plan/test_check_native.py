@@ -1,0 +1,655 @@
+"""Every rule is broken once on a native plan, and names the place."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from plan_sample import (
+    Document,
+    FakeSupport,
+    corrupted,
+    entries,
+    environment,
+    file_of,
+    loaded,
+    manifest,
+    native_document,
+)
+
+from harness.plan.check import NOT_EVALUABLE_RULES, check_file, check_plan
+from harness.plan.load import parse_plan, sidecar_path
+from harness.plan.manifest import manifest_path
+from harness.plan.records import Finding
+
+Change = Callable[[Document], object]
+
+
+def check(document: Document) -> list[Finding]:
+    return check_plan(
+        loaded(document), environment=environment(), support=FakeSupport(), manifest=entries()
+    )
+
+
+def mat(document: Document, index: int, **fields: object) -> None:
+    document["materializations"][index].update(fields)
+
+
+def node(document: Document) -> Document:
+    return document["resources"]["nodes"][0]
+
+
+def required(document: Document) -> list[Document]:
+    return document["execution"][0]["required_state"]
+
+
+def cycle(document: Document) -> None:
+    states = document["logical_state_units"]
+    states[1]["reconstruction_inputs"] = ["state.replay-baseline"]
+    states[3]["reconstruction_inputs"] = ["state.table"]
+
+
+def window(document: Document, size: int, bound: int | None) -> None:
+    mat(document, 0, representation="checkpoint-window", expected_bytes=size)
+    if bound is not None:
+        document["memory_allowances"]["staging_window_bytes"] = bound
+
+
+def second_unit(document: Document) -> None:
+    node(document)["compute_units"].append(dict(node(document)["compute_units"][0], id="second"))
+
+
+def realize_spare(document: Document) -> None:
+    mat(document, 5, realize=True)
+    document["memory_expectations"]["persistent_optional_bytes"] = 32
+
+
+CASES: list[tuple[str, str, Change]] = [
+    (
+        "rule-01-identity",
+        "$.adapter_data.spec.model_repository",
+        lambda d: d["adapter_data"]["spec"].update(model_repository="x/y"),
+    ),
+    (
+        "rule-01-identity",
+        "$.adapter_data.spec.revision",
+        lambda d: d["adapter_data"]["spec"].update(revision="r2"),
+    ),
+    (
+        "rule-01-identity",
+        "$.resources.backing_sources[0].revision",
+        lambda d: d["resources"]["backing_sources"][0].update(revision="r2"),
+    ),
+    (
+        "rule-01-identity",
+        "$.resources.backing_sources[0].repository",
+        lambda d: d["resources"]["backing_sources"][0].update(repository="x/y"),
+    ),
+    (
+        "rule-01-identity",
+        "$.adapter_data.spec.end_layer",
+        lambda d: d["adapter_data"]["spec"].update(end_layer=0),
+    ),
+    ("rule-02-swarm", "$.resources.swarm_id", lambda d: d["resources"].update(swarm_id="other")),
+    (
+        "rule-03-unique-ids",
+        "$.resources.nodes[1].id",
+        lambda d: d["resources"]["nodes"].append(node(d)),
+    ),
+    (
+        "rule-03-unique-ids",
+        "$.logical_state_units[4].id",
+        lambda d: d["logical_state_units"].append(d["logical_state_units"][0]),
+    ),
+    (
+        "rule-03-unique-ids",
+        "$.materializations[6].id",
+        lambda d: d["materializations"].append(d["materializations"][0]),
+    ),
+    ("rule-03-unique-ids", "$.execution[1].id", lambda d: d["execution"].append(d["execution"][0])),
+    (
+        "rule-03-unique-ids",
+        "$.resources.links[2].id",
+        lambda d: d["resources"]["links"].append(d["resources"]["links"][0]),
+    ),
+    (
+        "rule-03-unique-ids",
+        "$.resources.backing_sources[1].id",
+        lambda d: d["resources"]["backing_sources"].append(d["resources"]["backing_sources"][0]),
+    ),
+    (
+        "rule-04-unique-resources",
+        "$.resources.nodes[0].compute_units[1].id",
+        lambda d: node(d)["compute_units"].append(node(d)["compute_units"][0]),
+    ),
+    (
+        "rule-04-unique-resources",
+        "$.resources.nodes[0].memory_resources[2].id",
+        lambda d: node(d)["memory_resources"].append(node(d)["memory_resources"][0]),
+    ),
+    (
+        "rule-04-unique-resources",
+        "$.resources.nodes[1].memory_resources[0].id",
+        lambda d: d["resources"]["nodes"].append(dict(node(d), id="node1")),
+    ),
+    (
+        "rule-04-unique-resources",
+        "$.resources.nodes[0].compute_units[0].memory_resources[2]",
+        lambda d: node(d)["compute_units"][0]["memory_resources"].append("node0.ram"),
+    ),
+    (
+        "rule-05-environment",
+        "$.resources.nodes[0].compute_units[0]",
+        lambda d: node(d)["compute_units"][0].update(kind="cuda-gpu"),
+    ),
+    (
+        "rule-05-environment",
+        "$.resources.nodes[0].compute_units[0]",
+        lambda d: node(d)["compute_units"][0].update(device_uuid="GPU-1"),
+    ),
+    (
+        "rule-05-environment",
+        "$.resources.nodes[0].memory_resources[1]",
+        lambda d: node(d)["memory_resources"][1].update(capacity_bytes=401),
+    ),
+    ("rule-05-environment", "$.resources.nodes", second_unit),
+    (
+        "rule-06-backing-source",
+        "$.logical_state_units[0].backing_source_id",
+        lambda d: d["logical_state_units"][0].update(backing_source_id="elsewhere"),
+    ),
+    (
+        "rule-06-backing-source",
+        "$.logical_state_units[0].backing_source_id",
+        lambda d: d["logical_state_units"][0].pop("backing_source_id"),
+    ),
+    (
+        "rule-07-references",
+        "$.materializations[0].logical_state_id",
+        lambda d: mat(d, 0, logical_state_id="state.none"),
+    ),
+    (
+        "rule-07-references",
+        "$.materializations[0].memory_resource_id",
+        lambda d: mat(d, 0, memory_resource_id="disk"),
+    ),
+    ("rule-07-references", "$.materializations[0].path_id", lambda d: mat(d, 0, path_id="by-post")),
+    (
+        "rule-07-references",
+        "$.resources.nodes[0].compute_units[0].memory_resources[1]",
+        lambda d: node(d)["compute_units"][0]["memory_resources"].__setitem__(1, "disk"),
+    ),
+    (
+        "rule-07-references",
+        "$.forbidden_persistent_materializations[0].logical_state_id",
+        lambda d: d["forbidden_persistent_materializations"][0].update(logical_state_id="none"),
+    ),
+    (
+        "rule-07-references",
+        "$.forbidden_persistent_materializations[0].memory_resource_id",
+        lambda d: d["forbidden_persistent_materializations"][0].update(memory_resource_id="none"),
+    ),
+    (
+        "rule-08-representation",
+        "$.materializations[1].representation",
+        lambda d: mat(d, 1, representation="folded"),
+    ),
+    (
+        "rule-09-staging",
+        "$.materializations[0].persistence",
+        lambda d: mat(d, 0, persistence="persistent"),
+    ),
+    (
+        "rule-09-staging",
+        "$.materializations[2].persistence",
+        lambda d: mat(d, 2, persistence="transient"),
+    ),
+    ("rule-09-staging", "$.materializations[0].role", lambda d: d["materializations"].pop(1)),
+    (
+        "rule-09-staging",
+        "$.memory_allowances.staging_window_bytes",
+        lambda d: d["memory_allowances"].update(staging_window_bytes=8),
+    ),
+    ("rule-09-staging", "$.materializations[0].expected_bytes", lambda d: window(d, 8, 9)),
+    ("rule-09-staging", "$.materializations[0].expected_bytes", lambda d: window(d, 8, None)),
+    (
+        "rule-10-mutable-authority",
+        "$.materializations[2].role",
+        lambda d: mat(d, 2, role="mutable_authority"),
+    ),
+    (
+        "rule-10-mutable-authority",
+        "$.materializations[3].requirement",
+        lambda d: mat(d, 3, requirement="optional"),
+    ),
+    (
+        "rule-11-forbidden-copy",
+        "$.materializations[1].memory_resource_id",
+        lambda d: mat(d, 1, memory_resource_id="node0.ram"),
+    ),
+    (
+        "rule-12-capacity",
+        "$.resources.nodes[0].memory_resources[1].capacity_bytes",
+        lambda d: node(d)["memory_resources"][1].update(capacity_bytes=299),
+    ),
+    (
+        "rule-13-authority-references",
+        "$.authorities[0].logical_state_id",
+        lambda d: d["authorities"][0].update(logical_state_id="state.none"),
+    ),
+    (
+        "rule-13-authority-references",
+        "$.authorities[0].materialization_id",
+        lambda d: d["authorities"][0].update(materialization_id="mat.none"),
+    ),
+    (
+        "rule-14-one-lineage",
+        "$.logical_state_units[2].id",
+        lambda d: d["authorities"].append(dict(d["authorities"][0], lineage="second")),
+    ),
+    ("rule-14-one-lineage", "$.logical_state_units[2].id", lambda d: d["authorities"].clear()),
+    (
+        "rule-14-one-lineage",
+        "$.authorities[1].lineage",
+        lambda d: d["authorities"].append(d["authorities"][0]),
+    ),
+    (
+        "rule-14-one-lineage",
+        "$.authorities[0].lineage",
+        lambda d: d["authorities"][0].update(lineage="copied"),
+    ),
+    (
+        "rule-14-one-lineage",
+        "$.logical_state_units[1].id",
+        lambda d: d["authorities"][0].update(logical_state_id="state.table"),
+    ),
+    (
+        "rule-15-execution-unit",
+        "$.execution[0].compute_unit_id",
+        lambda d: d["execution"][0].update(compute_unit_id="accelerator9"),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0]",
+        lambda d: required(d)[0].update(representations=["checkpoint-native"]),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0]",
+        lambda d: required(d)[0].update(memory_resources=["node0.ram"]),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0]",
+        lambda d: mat(d, 1, requirement="optional", realize=True),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0]",
+        lambda d: mat(d, 1, persistence="transient"),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0].logical_state_id",
+        lambda d: required(d)[0].update(logical_state_id="state.none"),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[2].logical_state_id",
+        lambda d: required(d).append(required(d)[0]),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0].memory_resources[1]",
+        lambda d: required(d)[0]["memory_resources"].append("disk"),
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0].memory_resources[0]",
+        lambda d: node(d)["compute_units"][0].update(memory_resources=["node0.ram"]),
+    ),
+    (
+        "rule-17-strategy",
+        "$.execution[0].strategy_unit",
+        lambda d: d["execution"][0].update(strategy_unit="fake.run/2"),
+    ),
+    (
+        "transient-peak",
+        "$.resources.nodes[0].memory_resources[0].capacity_bytes",
+        lambda d: node(d)["memory_resources"][0].update(capacity_bytes=75),
+    ),
+    (
+        "memory-expectations",
+        "$.memory_expectations.persistent_optional_bytes",
+        lambda d: mat(d, 5, realize=True),
+    ),
+    (
+        "memory-expectations",
+        "$.memory_expectations.persistent_optional_bytes",
+        lambda d: d["memory_expectations"].update(persistent_optional_bytes=32),
+    ),
+    (
+        "reconstruction",
+        "$.logical_state_units[1].reconstruction_inputs[0]",
+        lambda d: d["logical_state_units"][1].update(reconstruction_inputs=["state.none"]),
+    ),
+    (
+        "reconstruction",
+        "$.logical_state_units[1].reconstruction_inputs",
+        lambda d: d["logical_state_units"][1].update(reconstruction_inputs=["state.table"]),
+    ),
+    ("reconstruction", "$.logical_state_units[3].reconstruction_inputs", cycle),
+    (
+        "reconstruction",
+        "$.logical_state_units[1].reconstruction_inputs",
+        lambda d: d["logical_state_units"][1].pop("reconstruction_inputs"),
+    ),
+    (
+        "reconstruction",
+        "$.logical_state_units[2].reconstruction_inputs",
+        lambda d: d["logical_state_units"][2].update(reconstruction_inputs=["checkpoint"]),
+    ),
+    (
+        "state-coverage",
+        "$.logical_state_units[4].id",
+        lambda d: d["logical_state_units"].append(
+            {
+                "id": "state.idle",
+                "semantic_class": "derived_reconstructible",
+                "reconstruction_inputs": ["checkpoint"],
+            }
+        ),
+    ),
+    (
+        "authority-state",
+        "$.authorities[0].materialization_id",
+        lambda d: d["authorities"][0].update(materialization_id="mat.bank.resident"),
+    ),
+    (
+        "authority-state",
+        "$.authorities[0].materialization_id",
+        lambda d: mat(d, 3, role="required_residency"),
+    ),
+    (
+        "authority-state",
+        "$.materializations[4].role",
+        lambda d: mat(d, 4, role="mutable_authority", logical_state_id="state.cells"),
+    ),
+    (
+        "tensor-keys",
+        "$.adapter_data.allowed_tensor_keys[1]",
+        lambda d: d["adapter_data"].update(allowed_tensor_keys=["bank.a", "bank.a"]),
+    ),
+    (
+        "tensor-keys",
+        "$.adapter_data.allowed_tensor_keys[1]",
+        lambda d: d["adapter_data"]["allowed_tensor_keys"].reverse(),
+    ),
+    (
+        "links",
+        "$.resources.links[0].source",
+        lambda d: d["resources"]["links"][0].update(source="node0.ram"),
+    ),
+    (
+        "links",
+        "$.resources.links[1].source",
+        lambda d: d["resources"]["links"][1].update(source="checkpoint"),
+    ),
+    (
+        "links",
+        "$.resources.links[1].source",
+        lambda d: d["resources"]["links"][1].update(source="accelerator0.vram"),
+    ),
+    (
+        "links",
+        "$.resources.links[1].target",
+        lambda d: d["resources"]["links"][1].update(target="disk"),
+    ),
+    (
+        "links",
+        "$.resources.links[1].target",
+        lambda d: d["resources"]["links"][1].update(target="node0.ram"),
+    ),
+    (
+        "paths",
+        "$.materializations[0].path_id",
+        lambda d: mat(d, 0, path_id="ram-to-device"),
+    ),
+    ("paths", "$.materializations[0].path_id", lambda d: d["materializations"][0].pop("path_id")),
+    (
+        "paths",
+        "$.materializations[0].path_id",
+        lambda d: d["logical_state_units"][0].update(backing_source_id="second"),
+    ),
+    ("roles", "$.materializations[5].requirement", lambda d: mat(d, 5, requirement="required")),
+    ("roles", "$.materializations[1].realize", lambda d: mat(d, 1, realize=True)),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files[0].name",
+        lambda d: d["checkpoint"]["files"][0].update(name="../part-1.bin"),
+    ),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files[0].name",
+        lambda d: d["checkpoint"]["files"][0].update(name="/part-1.bin"),
+    ),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files[0].name",
+        lambda d: d["checkpoint"]["files"][0].update(name="sub\\part-1.bin"),
+    ),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files[3].name",
+        lambda d: d["checkpoint"]["files"].append(d["checkpoint"]["files"][0]),
+    ),
+    ("checkpoint-files", "$.checkpoint.files", lambda d: d["checkpoint"]["files"].pop()),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files",
+        lambda d: d["checkpoint"]["files"][0].update(size_bytes=63),
+    ),
+    (
+        "checkpoint-source",
+        "$.checkpoint.source.revision",
+        lambda d: d["checkpoint"]["source"].update(revision="r2"),
+    ),
+    (
+        "checkpoint-source",
+        "$.checkpoint.source.repository",
+        lambda d: d["checkpoint"]["source"].update(repository="x/y"),
+    ),
+    (
+        "manifest",
+        "$.checkpoint.manifest.num_tensors",
+        lambda d: d["checkpoint"]["manifest"].update(num_tensors=3),
+    ),
+    (
+        "manifest",
+        "$.checkpoint.manifest.source_bytes",
+        lambda d: d["checkpoint"]["manifest"].update(source_bytes=77),
+    ),
+    (
+        "manifest",
+        "$.checkpoint.manifest.expected_bytes",
+        lambda d: d["checkpoint"]["manifest"].update(expected_bytes=139),
+    ),
+    ("manifest", "$.materializations[0].expected_bytes", lambda d: mat(d, 0, expected_bytes=75)),
+    ("manifest", "$.materializations[1].expected_bytes", lambda d: mat(d, 1, expected_bytes=141)),
+    (
+        "manifest",
+        "$.adapter_data.allowed_tensor_keys",
+        lambda d: d["adapter_data"]["allowed_tensor_keys"].append("bank.c"),
+    ),
+    (
+        "manifest",
+        "$.adapter_data.allowed_tensor_keys",
+        lambda d: d["adapter_data"]["allowed_tensor_keys"].pop(),
+    ),
+    (
+        "manifest",
+        "$.logical_state_units",
+        lambda d: d["logical_state_units"][0].update(id="state.other"),
+    ),
+    ("workload", "$.workload.max_positions", lambda d: d["workload"].update(max_positions=6)),
+    ("workload", "$.workload.max_positions", lambda d: d["workload"].update(decode_steps=5)),
+    (
+        "reference-fixture",
+        "$.reference_fixture.dtype",
+        lambda d: d["reference_fixture"].update(dtype="bfloat16"),
+    ),
+    (
+        "reference-fixture",
+        "$.reference_fixture.num_threads",
+        lambda d: d["reference_fixture"].update(num_threads=1),
+    ),
+    (
+        "reference-fixture",
+        "$.reference_fixture.outputs[1]",
+        lambda d: d["reference_fixture"].update(outputs=["plane", "plane"]),
+    ),
+    (
+        "checks",
+        "$.checks.acceptance[0].id",
+        lambda d: d["checks"]["acceptance"][0].update(id="integrity.vibes"),
+    ),
+    (
+        "checks",
+        "$.checks.acceptance[0].id",
+        lambda d: d["checks"]["acceptance"][0].update(id="memory.resident"),
+    ),
+    (
+        "checks",
+        "$.checks.telemetry[0].id",
+        lambda d: d["checks"]["telemetry"][0].update(id="integrity.tables"),
+    ),
+    (
+        "checks",
+        "$.checks.acceptance[1].limit",
+        lambda d: d["checks"]["acceptance"][1].update(limit=4095),
+    ),
+    (
+        "checks",
+        "$.checks.acceptance[1].limit",
+        lambda d: d["checks"]["acceptance"][1].pop("limit"),
+    ),
+]
+
+
+def test_the_sample_breaks_no_rule() -> None:
+    assert check(native_document()) == []
+
+
+@pytest.mark.parametrize("allowed", [realize_spare, lambda d: window(d, 8, 8)])
+def test_other_valid_choices_break_no_rule(allowed: Change) -> None:
+    assert check(corrupted(allowed)) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "change"), CASES)
+def test_a_broken_rule_is_found_at_its_place(rule: str, path: str, change: Change) -> None:
+    findings = check(corrupted(change))
+    assert (rule, path) in {(finding.rule, finding.path) for finding in findings}
+    assert findings == sorted(findings)
+
+
+def test_each_of_the_seventeen_rules_is_broken_above() -> None:
+    assert {rule[:7] for rule, _, _ in CASES if rule.startswith("rule-")} == {
+        f"rule-{number:02}" for number in range(1, 18)
+    }
+
+
+def test_all_errors_are_listed_at_once() -> None:
+    def everything(document: Document) -> None:
+        document["resources"]["swarm_id"] = "other"
+        document["execution"][0]["strategy_unit"] = "fake.run/2"
+        document["workload"]["max_positions"] = 6
+        document["reference_fixture"]["num_threads"] = 1
+        document["checks"]["acceptance"][0]["id"] = "integrity.vibes"
+        mat(document, 1, expected_bytes=141, path_id="by-post")
+
+    assert [finding.path for finding in check(corrupted(everything))] == [
+        "$.checks.acceptance[0].id",
+        "$.execution[0].strategy_unit",
+        "$.materializations[1].expected_bytes",
+        "$.materializations[1].path_id",
+        "$.reference_fixture.num_threads",
+        "$.resources.swarm_id",
+        "$.workload.max_positions",
+    ]
+
+
+def test_a_check_can_be_declared_as_telemetry() -> None:
+    def move(document: Document) -> None:
+        document["checks"]["telemetry"].append(document["checks"]["acceptance"].pop(0))
+
+    assert check(corrupted(move)) == []
+
+
+def test_every_missing_tensor_is_named() -> None:
+    document = corrupted(lambda d: d["adapter_data"].update(allowed_tensor_keys=[]))
+    messages = [finding.message for finding in check(document)]
+    assert sum("bank.a" in message for message in messages) == 1
+    assert sum("bank.b" in message for message in messages) == 1
+
+
+def test_what_is_not_given_is_not_checked() -> None:
+    def spoil(document: Document) -> None:
+        document["resources"]["swarm_id"] = "other"
+        document["execution"][0]["strategy_unit"] = "fake.run/2"
+        document["materializations"][1]["expected_bytes"] = 141
+
+    plan = loaded(corrupted(spoil))
+    assert check_plan(plan, environment=None, support=None, manifest=None) == []
+
+
+def test_a_missing_machine_is_told_from_an_invalid_plan() -> None:
+    document = native_document()
+    small = environment(lambda r: r["nodes"][0]["memory_resources"][1].update(capacity_bytes=399))
+    findings = check_plan(loaded(document), environment=small, support=None, manifest=None)
+    assert {finding.rule for finding in findings} <= NOT_EVALUABLE_RULES
+    assert findings
+
+
+def write(folder: Path, document: Document) -> Path:
+    path = folder / "sample.json"
+    path.write_bytes(file_of(document))
+    plan = parse_plan(file_of(native_document()), where="test").plan
+    assert plan.checkpoint is not None
+    target = manifest_path(folder, plan.checkpoint.manifest)
+    target.parent.mkdir()
+    target.write_bytes(manifest())
+    return path
+
+
+def test_a_file_is_checked_with_its_manifest(tmp_path: Path) -> None:
+    path = write(tmp_path, native_document())
+    plan, findings = check_file(
+        path, environment=environment(), support_of=lambda plan: FakeSupport()
+    )
+    assert plan is not None
+    assert findings == []
+
+
+def test_a_file_with_faults_of_every_kind_lists_them_all(tmp_path: Path) -> None:
+    document = corrupted(lambda d: d["execution"][0].update(strategy_unit="fake.run/2"))
+    document["digest"] = native_document()["digest"]
+    document["workload"]["max_positions"] = 6
+    path = write(tmp_path, document)
+    sidecar_path(path).write_text("nonsense\n")
+    for file in (tmp_path / "manifests").iterdir():
+        file.write_bytes(file.read_bytes()[:-2])
+    _, findings = check_file(path, support_of=lambda plan: FakeSupport())
+    assert [(finding.path, finding.rule) for finding in findings] == [
+        ("$", "sidecar"),
+        ("$.checkpoint.manifest", "manifest"),
+        ("$.digest", "rule-01-identity"),
+        ("$.execution[0].strategy_unit", "rule-17-strategy"),
+        ("$.workload.max_positions", "workload"),
+    ]
+
+
+def test_a_missing_manifest_is_a_finding(tmp_path: Path) -> None:
+    path = write(tmp_path, native_document())
+    for file in (tmp_path / "manifests").iterdir():
+        file.unlink()
+    _, findings = check_file(path)
+    assert [finding.path for finding in findings] == ["$.checkpoint.manifest"]

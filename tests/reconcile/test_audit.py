@@ -1,0 +1,644 @@
+"""Scenarios: what an audit says of whole stories, not only of single cells."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from synthetic_record import (
+    ALLOWANCE,
+    ENVIRONMENT,
+    FIXTURE_BYTES,
+    INTENTS,
+    KEY,
+    MANIFEST,
+    RAM,
+    RESIDENT,
+    STAGE,
+    VRAM,
+    Layout,
+    MemoryRecord,
+    Row,
+    Tables,
+    by_name,
+    make_plan,
+    make_predicate,
+    make_record,
+    make_tables,
+    sha,
+)
+
+from harness.errors import InvalidInputError
+from harness.evidence.statement import FixtureReference, ModelReference, PlanReference
+from harness.plan.load import LoadedPlan
+from harness.plan.records import CheckLimit, Checks, MemoryAllowances
+from harness.reconcile.audit import audit
+from harness.reconcile.checks.registry import CHECKS
+from harness.reconcile.intent import qualifying_ids, recomputed_status
+from harness.reconcile.result import result_digest
+from harness.reconcile.verdict import Verdict
+
+PLAN = make_plan()
+
+
+def judged(rows: Tables, plan: LoadedPlan = PLAN, **changes: Any) -> Verdict:
+    changes.setdefault("result_digest", None)
+    return audit(plan, MANIFEST, make_record(plan, rows, **changes), layout=Layout())  # type: ignore[arg-type]
+
+
+def faithful(rows: Tables, **changes: Any) -> Verdict:
+    """Audit rows whose recorded digest and totals were made from these very rows."""
+    return judged(rows, result_digest=result_digest(PLAN, KEY, by_name(rows)), **changes)
+
+
+def row(rows: Tables, table: str, number: int | None, /, **key: Any) -> Row:
+    matching = [r for r in rows[table, number] if all(r[k] == v for k, v in key.items())]
+    assert len(matching) == 1
+    return matching[0]
+
+
+def failing(verdict: Verdict) -> set[str]:
+    return {check.id for check in verdict.checks if check.status == "failed"}
+
+
+def paths(verdict: Verdict, check: str) -> list[str]:
+    return [difference.path for difference in verdict.differences if difference.check == check]
+
+
+def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
+    from harness.plan.checks import ACCEPTANCE, TELEMETRY
+
+    assert set(CHECKS) == set(ACCEPTANCE) | set(TELEMETRY)
+
+
+def test_all_checks_are_reported_with_the_kind_that_the_plan_gives_them() -> None:
+    verdict = faithful(make_tables())
+    assert verdict.status == "passed"
+    assert [check.id for check in verdict.checks] == list(CHECKS)
+    kinds = {check.id: check.kind for check in verdict.checks}
+    assert kinds.pop("step.times") == kinds.pop("memory.resident") == "telemetry"
+    assert set(kinds.values()) == {"acceptance"}
+
+
+def test_a_failing_check_that_the_plan_calls_telemetry_does_not_fail_the_verdict() -> None:
+    checks = Checks(
+        acceptance=(CheckLimit(id="integrity.tables"),),
+        telemetry=(CheckLimit(id="numbers.finite"),),
+    )
+    plan = make_plan(checks=checks)
+    rows = make_tables()
+    rows["steps", 1][0]["num_nan"] = 3
+    verdict = judged(rows, plan)
+    assert (verdict.status, failing(verdict)) == ("passed", {"numbers.finite"})
+    assert paths(verdict, "numbers.finite") == [
+        "tables/steps/r1[repetition=0,phase=prefill,step=0].num_nan"
+    ]
+
+
+def test_a_check_nobody_has_fails_and_no_check_at_all_is_not_evaluated() -> None:
+    unknown = Checks(acceptance=(CheckLimit(id="integrity.tables"),), telemetry=())
+    plan = make_plan(checks=unknown)
+    strange = replace(unknown, acceptance=(*unknown.acceptance, CheckLimit(id="no.such")))
+    loaded = replace(plan, plan=replace(plan.plan, checks=strange))
+    assert judged(make_tables(), loaded).status == "failed"
+    empty = replace(plan, plan=replace(plan.plan, checks=Checks(acceptance=(), telemetry=())))
+    assert judged(make_tables(), empty).status == "not_evaluated"
+
+
+def test_a_plan_without_checks_cannot_be_audited_by() -> None:
+    bare = replace(PLAN, plan=replace(PLAN.plan, checks=None))
+    with pytest.raises(InvalidInputError, match="declares no checks"):
+        judged(make_tables(), bare)
+
+
+def test_differences_are_complete_and_sorted() -> None:
+    rows = make_tables()
+    for realization in (0, 1):
+        for step in rows["steps", realization]:
+            step["num_nan"] = 1
+    verdict = faithful(rows)
+    assert len(paths(verdict, "numbers.finite")) == 18
+    assert list(verdict.differences) == sorted(verdict.differences)
+    assert {c.num_differences for c in verdict.checks if c.id == "numbers.finite"} == {18}
+
+
+# The plan and its conditions
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"manifest_digest": sha("other")}, "$.manifest_digest"),
+        ({"manifest_digest": None}, "$.manifest_digest"),
+        ({"fixture": None}, "$.fixture"),
+        ({"applicability_key": None}, "$.applicability_key"),
+        ({"applicability_key": replace(KEY, version=2)}, "$.applicability_key.version"),
+        ({"applicability_key": replace(KEY, dtype="bfloat16")}, "$.applicability_key.dtype"),
+        ({"applicability_key": replace(KEY, num_threads=3)}, "$.applicability_key.num_threads"),
+    ],
+)
+def test_a_record_under_other_conditions_fails(changes: dict[str, Any], path: str) -> None:
+    verdict = judged(make_tables(), **changes)
+    assert path in paths(verdict, "plan.binding")
+
+
+@pytest.mark.parametrize("field", ["digest", "file_digest", "schema", "plan_version", "model"])
+def test_a_record_of_another_plan_fails(field: str) -> None:
+    reference = make_predicate(PLAN, make_tables()).plan
+    other: Any = sha("other") if "digest" in field else "other"
+    if field == "model":
+        other = ModelReference(repository="none/other", revision="0" * 40)
+    changed: PlanReference = replace(reference, **{field: other})
+    record = make_record(PLAN, make_tables())
+    record = replace(record, predicate=replace(record.predicate, plan=changed))
+    verdict = audit(PLAN, MANIFEST, record, layout=Layout())  # type: ignore[arg-type]
+    found = paths(verdict, "plan.binding")
+    assert found == [f"$.plan.{field}" if field != "model" else "$.plan.model.repository"]
+
+
+def test_the_binding_is_recomputed() -> None:
+    reference = make_predicate(PLAN, make_tables()).binding
+    swapped = replace(reference, memories={RAM: "here.vram", VRAM: "here.ram"})
+    found = paths(judged(make_tables(), binding=swapped), "plan.binding")
+    assert found == ['$.binding.memories["accelerator0.vram"]', '$.binding.memories["node0.ram"]']
+
+
+def test_an_environment_that_does_not_meet_the_plan_fails_with_each_requirement() -> None:
+    small = copy.deepcopy(ENVIRONMENT)
+    small["resources"]["nodes"][0]["memory_resources"][1]["capacity_bytes"] = 10
+    verdict = judged(make_tables(), environment=small)
+    found = [d for d in verdict.differences if d.check == "plan.binding"]
+    assert [d.path for d in found] == ["$.environment"]
+    assert VRAM in found[0].got
+    broken = judged(make_tables(), environment={"schema": "harness.environment/1"})
+    assert "$.environment" in paths(broken, "plan.binding")
+
+
+def test_realizations_that_measured_other_conditions_fail() -> None:
+    rows = make_tables()
+    row(rows, "facts", 1, name="interop_threads")["value"] = "2"
+    assert paths(faithful(rows), "plan.binding") == ["tables/facts/r1[name=interop_threads].value"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit_code", "signal"),
+    [("killed", None, "SIGKILL"), ("failed", 70, None), ("timed_out", None, None)],
+)
+def test_a_child_that_did_not_complete_fails(
+    outcome: str, exit_code: int | None, signal: str | None
+) -> None:
+    rows = make_tables()
+    ended = {"outcome": outcome, "exit_code": exit_code, "signal": signal}
+    row(rows, "trials", None, child="producer", realization=1).update(ended)
+    verdict = faithful(rows)
+    assert failing(verdict) == {"trials.completed"}
+    assert paths(verdict, "trials.completed")[0].startswith(
+        "tables/trials[child=producer,realization=1]"
+    )
+
+
+def test_a_killed_producer_leaves_a_record_that_fails_and_names_what_is_missing() -> None:
+    rows = make_tables()
+    row(rows, "trials", None, child="producer", realization=1).update(
+        outcome="killed", exit_code=None, signal="SIGKILL"
+    )
+    written = ("checkpoints", "arenas")
+    rows = {key: listed for key, listed in rows.items() if key[1] != 1 or key[0] in written}
+    verdict = judged(rows)
+    assert verdict.status == "failed"
+    assert verdict.result_digest is None
+    missing = set(paths(verdict, "integrity.tables"))
+    assert {"tables/steps/r1", "tables/materializations/r1", "tables/ledger/r1"} <= missing
+    assert "$.result_digest" in paths(verdict, "result.digest")
+
+
+def test_tables_of_a_realization_that_was_not_planned_fail() -> None:
+    rows = make_tables()
+    rows["steps", 2] = rows["steps", 1]
+    assert paths(faithful(rows), "integrity.tables") == ["tables/steps/r2"]
+
+
+# Sources
+
+
+def test_a_manifest_without_digests_is_not_evaluated_and_never_a_full_pass() -> None:
+    open_ended = tuple(replace(e, sha256=None, digest_source="none") for e in MANIFEST)
+    plan = make_plan(manifest=open_ended)
+    record = make_record(plan, make_tables())
+    verdict = audit(plan, open_ended, record, layout=Layout())  # type: ignore[arg-type]
+    assert verdict.status == "not_evaluated"
+    assert [(d.path, d.status) for d in verdict.differences] == [
+        ("manifest[a].sha256", "not_evaluated"),
+        ("manifest[b].sha256", "not_evaluated"),
+    ]
+    rows = make_tables()
+    rows["steps", 0][0]["num_inf"] = 1
+    failed = audit(plan, open_ended, make_record(plan, rows), layout=Layout())  # type: ignore[arg-type]
+    assert failed.status == "failed"
+
+
+def test_a_manifest_that_cannot_be_had_fails() -> None:
+    verdict = audit(PLAN, None, make_record(PLAN, make_tables()), layout=None)
+    assert failing(verdict) == {"integrity.source"}
+
+
+# Materializations and release
+
+
+STORIES: dict[str, tuple[Callable[[Tables], None], set[str]]] = {}
+
+
+def story(*checks: str) -> Callable[[Callable[[Tables], None]], None]:
+    def add(change: Callable[[Tables], None]) -> None:
+        STORIES[change.__name__.replace("_", " ")] = (change, set(checks))
+
+    return add
+
+
+def final(rows: Tables) -> Row:
+    return row(rows, "materializations", 1, id="mat.w.resident")
+
+
+def staging(rows: Tables) -> Row:
+    return row(rows, "materializations", 1, id="mat.w.stage")
+
+
+@story("realization.materializations", "realization.release")
+def a_final_of_another_memory_does_not_qualify(rows: Tables) -> None:
+    final(rows).update(memory_resource_id=RAM, status="REALIZATION_FAILED")
+
+
+@story("realization.materializations", "realization.release")
+def a_final_of_other_bytes_does_not_qualify(rows: Tables) -> None:
+    final(rows).update(requested_bytes=159, status="REALIZATION_FAILED")
+
+
+@story("realization.materializations", "realization.release")
+def a_final_of_another_representation_does_not_qualify(rows: Tables) -> None:
+    final(rows).update(representation="checkpoint-native", status="REALIZATION_FAILED")
+
+
+@story("realization.materializations", "realization.release")
+def a_final_of_another_state_does_not_qualify(rows: Tables) -> None:
+    final(rows).update(logical_state_id="state.table", status="REALIZATION_FAILED")
+
+
+@story("realization.materializations", "realization.release")
+def a_final_that_is_not_live_does_not_qualify(rows: Tables) -> None:
+    final(rows).update(lifecycle="absent", status="REALIZATION_FAILED")
+
+
+@story("realization.release")
+def the_staging_itself_does_not_qualify(rows: Tables) -> None:
+    staging(rows)["qualifying_ids"] = ["mat.w.stage"]
+
+
+@story("realization.release")
+def an_optional_copy_does_not_qualify(rows: Tables) -> None:
+    staging(rows)["qualifying_ids"] = ["mat.cache.host", "mat.w.resident"]
+
+
+@story("realization.release")
+def nothing_qualified(rows: Tables) -> None:
+    staging(rows)["qualifying_ids"] = []
+
+
+@story("realization.materializations", "realization.release")
+def the_staging_stayed(rows: Tables) -> None:
+    staging(rows).update(
+        status="TRANSIENT_RELEASE_NOT_AUTHORIZED",
+        lifecycle="live",
+        requested_bytes=160,
+        allocated_bytes=4096,
+        bytes_before_release=None,
+        bytes_after_release=None,
+        released_bytes=None,
+        qualifying_ids=[],
+    )
+
+
+@story("realization.materializations", "realization.release")
+def the_release_left_something(rows: Tables) -> None:
+    staging(rows).update(
+        status="RELEASE_INCOMPLETE",
+        lifecycle="live",
+        allocated_bytes=4096,
+        bytes_after_release=4096,
+        released_bytes=160 - 4096,
+    )
+
+
+@story("realization.materializations", "realization.release")
+def the_staging_was_smaller_than_planned(rows: Tables) -> None:
+    staging(rows).update(bytes_before_release=100, released_bytes=100, status="REALIZATION_FAILED")
+
+
+@story("realization.release", "memory.ledger")
+def the_witness_still_sees_the_staging_after_decode(rows: Tables) -> None:
+    arena = row(rows, "arenas", 1, point="after_decode", materialization_id="mat.w.stage")
+    arena.update(mapped_bytes=4096, resident_bytes=4096)
+
+
+@story("realization.materializations")
+def an_unplanned_copy_lives_in_forbidden_memory(rows: Tables) -> None:
+    rows["materializations", 1].append(
+        final(rows) | {"id": "mat.mirror", "memory_resource_id": RAM}
+    )
+
+
+@story("realization.materializations")
+def the_optional_copy_was_realized_against_the_plan(rows: Tables) -> None:
+    row(rows, "materializations", 1, id="mat.cache.host").update(
+        final(rows)
+        | {"id": "mat.cache.host", "role": "optional_cache", "requirement": "optional"}
+        | {"status": "REALIZATION_FAILED", "requested_bytes": 32}
+    )
+
+
+@story("realization.authorities")
+def the_wrong_copy_owns_the_state(rows: Tables) -> None:
+    for point in ("after_population", "after_decode"):
+        row(rows, "authorities", 1, point=point)["materialization_id"] = "mat.replay.resident"
+
+
+@story("realization.authorities")
+def the_lineage_changed_during_decode(rows: Tables) -> None:
+    row(rows, "authorities", 1, point="after_decode")["lineage"] = "state.kv@epoch-2"
+
+
+@story("realization.executions")
+def the_execution_was_not_activated(rows: Tables) -> None:
+    rows["executions", 1][0]["status"] = "NOT_ACTIVATED"
+
+
+@story("tensors.expected")
+def a_resident_tensor_is_wrong_from_the_start(rows: Tables) -> None:
+    for tensor in rows["tensors", 1]:
+        if tensor["name"] == "wide":
+            tensor["digest"] = sha("wrong")
+
+
+@story("tensors.unchanged")
+def decode_wrote_into_a_resident_tensor(rows: Tables) -> None:
+    row(rows, "tensors", 1, name="wide", point="after_decode")["digest"] = sha("written")
+
+
+@story("tensors.expected")
+def fixture_and_producer_leave_out_the_same_tensor(rows: Tables) -> None:
+    for key in (("expected_tensors", None), ("tensors", 0), ("tensors", 1)):
+        rows[key] = [tensor for tensor in rows[key] if tensor["name"] != "flat"]
+
+
+@story("memory.unplanned")
+def a_mirror_beyond_the_allowance(rows: Tables) -> None:
+    point = row(rows, "checkpoints", 1, point="after_decode")
+    point["private_anonymous_bytes"] += ALLOWANCE
+    point["unplanned_bytes"] += ALLOWANCE
+
+
+@story("memory.unplanned")
+def a_mirror_that_the_witness_sum_leaves_out(rows: Tables) -> None:
+    row(rows, "checkpoints", 1, point="after_decode")["memfd_bytes"] += 1 << 20
+
+
+@story("memory.unplanned")
+def a_tensor_outside_every_arena(rows: Tables) -> None:
+    ledger = row(rows, "ledger", 1, point="after_decode", memory_resource_id=RAM)
+    ledger["unplanned_tensor_bytes"] = 4
+
+
+@story("memory.release")
+def a_descriptor_of_the_checkpoint_stays_open(rows: Tables) -> None:
+    point = row(rows, "checkpoints", 1, point="after_release")
+    point["checkpoint_descriptors"] = ["two.safetensors"]
+
+
+@story("memory.invariants")
+def checkpoints_out_of_order(rows: Tables) -> None:
+    rows["checkpoints", 1].reverse()
+
+
+@story("steps.complete", "steps.repeat", "correctness.exact")
+def one_realization_chose_another_token(rows: Tables) -> None:
+    step = row(rows, "steps", 1, repetition=1, phase="decode", step=1)
+    step.update(token=3, logits_digest=sha("other logits"), plane_digest=sha("other plane"))
+
+
+@story("steps.complete")
+def every_realization_left_the_reference_alike(rows: Tables) -> None:
+    for realization in (0, 1):
+        for step in rows["steps", realization]:
+            if (step["phase"], step["step"]) == ("decode", 1):
+                step["token"] = 3
+
+
+@story("state.selfproof")
+def restore_did_not_bring_the_state_back(rows: Tables) -> None:
+    for realization in (0, 1):
+        for state in rows["states", realization]:
+            if (state["repetition"], state["point"]) == (1, "after_restore"):
+                state["digest"] = sha(f"decoded {state['name']}")
+
+
+@story("state.selfproof")
+def decode_changed_nothing(rows: Tables) -> None:
+    for realization in (0, 1):
+        for state in rows["states", realization]:
+            if state["point"] == "after_decode":
+                state["digest"] = sha(f"prompt {state['name']}")
+
+
+@story("state.selfproof")
+def prefill_changed_nothing(rows: Tables) -> None:
+    for realization in (0, 1):
+        for state in rows["states", realization]:
+            if state["point"] == "before_prefill":
+                state["digest"] = sha(f"prompt {state['name']}")
+
+
+@story("state.selfproof")
+def a_state_tensor_is_left_out_everywhere(rows: Tables) -> None:
+    for realization in (0, 1):
+        rows["states", realization] = [s for s in rows["states", realization] if s["name"] == "k"]
+
+
+@story("correctness.exact")
+def an_output_within_any_tolerance_is_not_exact(rows: Tables) -> None:
+    rows["correctness", 1][-1].update(num_different=1, max_abs=1e-9, max_rel=1e-9)
+
+
+@story("sentinels.canaries")
+def a_canary_that_did_not_fire(rows: Tables) -> None:
+    row(rows, "sentinels", 1, name="unplanned_pages", point="after_decode")["canary_count"] = 0
+
+
+@story("sentinels.canaries", "sentinels.zero")
+def a_sentinel_that_was_not_read(rows: Tables) -> None:
+    rows["sentinels", 1] = [s for s in rows["sentinels", 1] if s["name"] != "plan_accesses"]
+
+
+@story("sentinels.zero")
+def the_plan_was_read_during_decode(rows: Tables) -> None:
+    row(rows, "sentinels", 1, name="plan_accesses", point="after_decode")["count"] = 1
+
+
+@story("summaries.agree")
+def a_status_that_its_row_does_not_deserve(rows: Tables) -> None:
+    final(rows)["status"] = "REALIZATION_FAILED"
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_story_fails_by_its_checks(name: str) -> None:
+    change, checks = STORIES[name]
+    rows = make_tables()
+    change(rows)
+    verdict = faithful(rows)
+    assert verdict.status == "failed"
+    assert checks <= failing(verdict)
+    for check in checks:
+        assert any(path.startswith("tables/") for path in paths(verdict, check))
+
+
+def test_sentinels_of_numbers_may_also_be_read_after_release() -> None:
+    rows = make_tables()
+    for realization in (0, 1):
+        rows["sentinels", realization] += [
+            {"name": n, "point": "after_release", "canary_count": 1, "count": 0, "detail": None}
+            for n in ("nan", "inf")
+        ]
+    assert faithful(rows).status == "passed"
+
+
+def test_the_allowance_itself_is_within_the_allowance() -> None:
+    rows = make_tables()
+    for point in rows["checkpoints", 1]:
+        if point["point"] == "after_decode":
+            point["memfd_bytes"] += ALLOWANCE - point["unplanned_bytes"]
+            point["unplanned_bytes"] = ALLOWANCE
+    assert faithful(rows).status == "passed"
+    tighter = make_plan(memory_allowances=MemoryAllowances(unplanned_host_bytes=ALLOWANCE - 1))
+    assert "memory.unplanned" in failing(judged(rows, tighter))
+
+
+def test_totals_are_recomputed() -> None:
+    totals = {
+        "planned_bytes": {RAM: FIXTURE_BYTES, VRAM: 321},
+        "observed_bytes": {RAM: FIXTURE_BYTES - 1, VRAM: 320},
+        "num_steps": 17,
+        "num_passed": 3,
+    }
+    found = paths(faithful(make_tables(), totals=totals), "summaries.agree")
+    assert found == [
+        "$.totals.num_passed",
+        "$.totals.num_steps",
+        "$.totals.observed_bytes.node0.ram",
+        "$.totals.planned_bytes.accelerator0.vram",
+    ]
+
+
+def test_a_wrong_result_digest_fails_alone() -> None:
+    verdict = judged(make_tables(), result_digest=sha("other"))
+    assert failing(verdict) == {"result.digest"}
+
+
+def test_the_fixture_reference_need_not_be_there_without_a_fixture() -> None:
+    plan = replace(PLAN, plan=replace(PLAN.plan, reference_fixture=None))
+    rows = make_tables()
+    del rows["fixture_outputs", None]
+    verdict = judged(rows, plan, fixture=None)
+    assert "plan.binding" not in failing(verdict)
+    assert {c.id for c in verdict.checks if c.status == "not_evaluated"} == {"correctness.exact"}
+    with_reference = FixtureReference(recipe_digest=sha("r"), digest=sha("d"))
+    assert "$.fixture" in paths(judged(rows, plan, fixture=with_reference), "plan.binding")
+
+
+# Rules by themselves
+
+
+def observed(intent: Any, **changes: Any) -> Row:
+    values = {
+        "lifecycle": "live",
+        "logical_state_id": intent.logical_state_id,
+        "representation": intent.representation,
+        "memory_resource_id": intent.memory_resource_id,
+        "requested_bytes": intent.expected_bytes,
+        "bytes_before_release": None,
+        "bytes_after_release": None,
+        "status": "PLANNED_AND_REALIZED",
+    }
+    return values | changes
+
+
+GONE = {"lifecycle": "released", "requested_bytes": 0, "bytes_before_release": 160}
+
+
+@pytest.mark.parametrize(
+    ("intent", "changes", "status"),
+    [
+        (RESIDENT, {}, "PLANNED_AND_REALIZED"),
+        (RESIDENT, {"requested_bytes": 159}, "REALIZATION_FAILED"),
+        (RESIDENT, {"lifecycle": "absent"}, "REALIZATION_FAILED"),
+        (RESIDENT, {"lifecycle": "released"}, "REALIZATION_FAILED"),
+        (RESIDENT, {"logical_state_id": None}, "REALIZATION_FAILED"),
+        (STAGE, {}, "TRANSIENT_RELEASE_NOT_AUTHORIZED"),
+        (STAGE, GONE | {"bytes_after_release": 0}, "TRANSIENT_RELEASED_AS_PLANNED"),
+        (STAGE, GONE | {"bytes_after_release": 1}, "RELEASE_INCOMPLETE"),
+        (
+            STAGE,
+            GONE | {"bytes_after_release": 4096, "lifecycle": "live"},
+            "RELEASE_INCOMPLETE",
+        ),
+        (STAGE, GONE | {"bytes_after_release": None}, "RELEASE_INCOMPLETE"),
+        (
+            STAGE,
+            GONE | {"bytes_after_release": 0, "bytes_before_release": 159},
+            "REALIZATION_FAILED",
+        ),
+        (STAGE, {"lifecycle": "absent"}, "REALIZATION_FAILED"),
+        (INTENTS[-1], {"lifecycle": "absent", "requested_bytes": 0}, "OPTIONAL_NOT_REALIZED"),
+        (INTENTS[-1], {}, "REALIZATION_FAILED"),
+        (replace(INTENTS[-1], realize=True), {}, "PLANNED_AND_REALIZED"),
+    ],
+)
+def test_the_status_follows_from_observed_columns(intent: Any, changes: Row, status: str) -> None:
+    # The producer's word is not looked at.
+    for claimed in ("PLANNED_AND_REALIZED", "anything"):
+        assert recomputed_status(intent, observed(intent, **changes, status=claimed)) == status
+
+
+def test_qualifying_ids_are_sorted_and_need_an_observed_copy() -> None:
+    second = replace(RESIDENT, id="mat.a.second")
+    plan = replace(PLAN.plan, materializations=(*INTENTS, second))
+    rows = {RESIDENT.id: observed(RESIDENT), second.id: observed(second)}
+    assert qualifying_ids(plan, STAGE, rows) == ["mat.a.second", "mat.w.resident"]
+    assert qualifying_ids(plan, STAGE, {}) == []
+    rows[second.id] = observed(second, requested_bytes=1)
+    assert qualifying_ids(plan, STAGE, rows) == ["mat.w.resident"]
+
+
+def test_values_no_check_can_digest_fail_it_and_crash_nothing() -> None:
+    rows = make_tables()
+    rows["fixture_outputs", None][0]["shape"] = [-(2**62), 2**62, 3]
+    rows["tensors", 0][0]["bytes"] = -(2**62)
+    rows["checkpoints", 0][0]["vm_rss_bytes"] = -1
+    verdict = judged(rows)
+    assert verdict.status == "failed"
+    assert verdict.result_digest is None
+
+
+class Damaged(MemoryRecord):
+    """A record of which one table cannot be read."""
+
+    def rows(self, name: str, realization: int | None = None) -> list[Row]:
+        if (name, realization) == ("states", 1):
+            raise InvalidInputError("file was changed", where="somewhere")
+        return super().rows(name, realization)
+
+
+def test_a_table_that_cannot_be_read_is_a_difference_of_each_check_that_needs_it() -> None:
+    whole = make_record(PLAN, make_tables())
+    damaged = Damaged(**vars(whole))
+    verdict = audit(PLAN, MANIFEST, damaged, layout=Layout())  # type: ignore[arg-type]
+    assert failing(verdict) == {"integrity.tables", "state.selfproof", "result.digest"}
+    assert paths(verdict, "state.selfproof") == ["tables/states/r1"]
