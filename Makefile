@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help lint test test-slow verify bench experiment environment environment-dev
+.PHONY: help named lint test test-slow verify bench experiment environment environment-dev
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -17,11 +17,13 @@ environment-dev: ## add what requirements/dev.lock pins
 
 # make itself exits by 2 whenever a command failed; the line printed here names the command's own
 # code: 1 audited and failed, 2 invalid input, 3 cannot be evaluated here.
-experiment: environment ## NAME=quickstart [ARGS=...]: run one experiment and audit it
-	@test -n "$(NAME)" || { echo "which experiment? make experiment NAME=quickstart; there are:"; \
-	  ls experiments/experiment | sed 's/\.yaml$$//; s/^/  /'; exit 2; }
+experiment: named environment ## NAME=quickstart [ARGS=...]: run one experiment and audit it
 	@$(PY) -m harness run experiment=$(NAME) $(ARGS); code=$$?; \
 	  test $$code -eq 0 || echo "exit code $$code"; exit $$code
+
+named:
+	@test -n "$(NAME)" || { echo "which experiment? make experiment NAME=quickstart; there are:"; \
+	  ls experiments/experiment | sed 's/\.yaml$$//; s/^/  /'; exit 2; }
 
 lint: environment-dev ## formatting, types and the architecture's import contracts
 	@$(PY) -m ruff check .
@@ -39,4 +41,5 @@ verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
 
 bench: environment-dev ## decode and prefill, side by side with transformers
-	@$(PY) -m benchmarks $(ARGS)
+	@$(PY) benchmarks/decode.py --dtype bfloat16 $(ARGS) \
+	  --checkpoint "$$($(PY) -m harness checkpoint fetch experiment=quickstart)"

@@ -49,9 +49,7 @@ def test_the_tiny_models_weights_are_at_least_four_mebibytes(repo_root: Path) ->
     hidden, inner = model["hidden_size"], model["intermediate_size"]
     kv = model["num_key_value_heads"] * model["head_dim"]
     layer = 2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * inner + 2 * hidden
-    elements = (
-        2 * model["vocab_size"] * hidden + model["num_hidden_layers"] * layer + hidden
-    )
+    elements = 2 * model["vocab_size"] * hidden + model["num_hidden_layers"] * layer + hidden
     assert config.model["source"]["dtype"] == "float32"
     assert 4 * elements >= 4 << 20
     assert len(config.workload["prompt_token_ids"]) > config.workload["chunk_rows"]

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from harness.adapters.families import layout_for
 from harness.cli.output import print_json
-from harness.evidence.record import load_record
-from harness.evidence.store import Store
+from harness.cli.records import find_record
 from harness.plan.load import LoadedPlan, load_plan
 from harness.reconcile.judge import answer, exit_code, judge, read_published_result, store_verdict
 from harness.reconcile.published import audit_published
@@ -24,7 +23,7 @@ def reconcile(options: Namespace) -> int:
     result = read_published_result(path) if path.is_file() else None
     if result is not None:
         return _reconcile_published(plan, result, options)
-    record = load_record(options.record, Store(options.store))
+    record = find_record(options.record, options.store)
     verdict = judge(plan, record, layout_for=layout_for)
     digest = store_verdict(plan, record, verdict) if options.store_verdict else None
     if options.json:

@@ -2,15 +2,15 @@
 
 from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 
 from harness.canonical import bare_hex
 from harness.cli.output import print_json, print_lines
-from harness.errors import EvidenceError, ExitCode
+from harness.cli.records import find_record, open_store
+from harness.errors import ExitCode
 from harness.evidence.diff import RecordDifference, compare_records
 from harness.evidence.listing import list_records
 from harness.evidence.promote import promote as promote_record
-from harness.evidence.record import LoadedRecord, load_record, verdicts_of
+from harness.evidence.record import LoadedRecord, verdicts_of
 from harness.evidence.store import Store
 
 _MAX_ROWS = 200
@@ -18,7 +18,7 @@ _MAX_ROWS = 200
 
 def ls(options: Namespace) -> int:
     """List the records of a store, newest first."""
-    store = _store(options.store)
+    store = open_store(options.store)
     rows = list_records(store)
     if options.json:
         print_json({"store": str(options.store), "records": [asdict(row) for row in rows]})
@@ -34,7 +34,7 @@ def ls(options: Namespace) -> int:
 
 def show(options: Namespace) -> int:
     """Show one record, its verdicts and the differences they found."""
-    record = _record(options.record, options.store)
+    record = find_record(options.record, options.store)
     verdicts = verdicts_of(record.store, record.digest)
     if options.json:
         print_json(
@@ -104,7 +104,7 @@ def _describe(record: LoadedRecord) -> list[str]:
 
 def promote(options: Namespace) -> int:
     """Copy one record, with all it names and its verdicts, into another store."""
-    record = _record(options.record, options.store)
+    record = find_record(options.record, options.store)
     promotion = promote_record(record, Store(options.to))
     if options.json:
         print_json({"to": str(options.to), **asdict(promotion)})
@@ -121,7 +121,9 @@ def promote(options: Namespace) -> int:
 
 def diff(options: Namespace) -> int:
     """List the differences of two records; exit 1 when their results differ."""
-    one, other = (_record(reference, options.store) for reference in (options.one, options.other))
+    one, other = (
+        find_record(reference, options.store) for reference in (options.one, options.other)
+    )
     comparison = compare_records(one, other)
     differ = bool(comparison.results)
     if options.json:
@@ -148,19 +150,3 @@ def _differences(title: str, rows: tuple[RecordDifference, ...]) -> list[str]:
     if len(rows) > _MAX_ROWS:
         lines.append(f"  ... and {len(rows) - _MAX_ROWS} more; --json lists all")
     return lines
-
-
-def _store(root: Path) -> Store:
-    if not root.is_dir():
-        raise EvidenceError(
-            "no evidence store here",
-            expected="a folder",
-            where=str(root),
-            hint="run an experiment first, or name the folder with --store",
-        )
-    return Store(root)
-
-
-def _record(reference: str, root: Path) -> LoadedRecord:
-    """A record by path, or by digest in a store."""
-    return load_record(reference, Store(root))

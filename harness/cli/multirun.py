@@ -124,33 +124,41 @@ def _run_job(job: tuple[str, ...], options: Namespace, folder: Path) -> JobResul
         # A killed job's own children may still hold the pipe.
         reader.join(timeout=5)
     ended_by = signal.Signals(-code).name if code < 0 else None
+    result = _result("".join(output)) if options.json else None
     return JobResult(
         overrides=job,
         exit_code=1 if code < 0 else code,
         signal=ended_by,
-        message=_message(code, ended_by, list(errors)),
-        result=_result("".join(output)) if options.json else None,
+        message=_message(code, ended_by, list(errors), result),
+        result=result,
     )
 
 
 def _reader(source: IO[str] | None, lines: "deque[str]", echo: IO[str] | None) -> threading.Thread:
     def read() -> None:
-        while source is not None and (line := source.readline(_MAX_LINE)):
-            lines.append(line)
-            if echo is not None:
-                echo.write(line)
-                echo.flush()
+        if source is None:
+            return
+        with source:
+            while line := source.readline(_MAX_LINE):
+                lines.append(line)
+                if echo is not None:
+                    echo.write(line)
+                    echo.flush()
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     return thread
 
 
-def _message(code: int, ended_by: str | None, errors: list[str]) -> str | None:
+def _message(code: int, ended_by: str | None, errors: list[str], result: Any) -> str | None:
     if code == ExitCode.PASSED:
         return None
     if ended_by is not None:
         return f"killed by {ended_by}"
+    if isinstance(result, dict) and isinstance(result.get("error"), dict):
+        parts = result["error"]
+        named = [f"{name}: {parts[name]}" for name in ("got", "where", "hint") if parts.get(name)]
+        return "\n  ".join([f"error: {parts.get('problem')}", *named])
     starts = [index for index, line in enumerate(errors) if line.startswith("error: ")]
     if starts:
         return "".join(errors[starts[-1] :]).rstrip()

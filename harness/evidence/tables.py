@@ -276,7 +276,7 @@ TABLES: Mapping[str, Table] = dict(
                 "private_anonymous_bytes": "int",
                 "shared_anonymous_bytes": "int",
                 "memfd_bytes": "int",
-                "new_file_bytes": "int",  # private pages of files mapped since the baseline
+                "new_file_bytes": "int",  # growth of mapped files, file by file
                 "unplanned_bytes": "int",  # growth of the above over the baseline
                 "new_files": "strs",
             },

@@ -17,13 +17,20 @@ DTYPE_BYTES: Mapping[str, int] = {
     "bool": 1,
     "uint8": 1,
     "int8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "uint32": 4,
     "int32": 4,
+    "uint64": 8,
     "int64": 8,
     "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e8m0fnu": 1,
     "float16": 2,
     "bfloat16": 2,
     "float32": 4,
     "float64": 8,
+    "complex64": 8,
 }
 """Bytes of one element, by torch's dtype name."""
 

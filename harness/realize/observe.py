@@ -150,7 +150,7 @@ def differences(intent: Materialization, observation: Observation) -> list[str]:
 
 
 def qualifies(staging: Record, other: Record) -> bool:
-    """Whether ``other`` lets ``staging`` go: a required, persistent, live copy exactly as planned."""
+    """Whether ``other``, a required and live final copy as planned, lets ``staging`` go."""
     intent = other.intent
     return (
         intent.id != staging.intent.id

@@ -44,9 +44,11 @@ class FunctionSentinel:
     plant: Callable[[], AbstractContextManager[None]]
 
     def planted(self) -> AbstractContextManager[None]:
+        """Plant by the given function."""
         return self.plant()
 
     def count(self) -> int:
+        """Count by the given function."""
         return self.counter()
 
 

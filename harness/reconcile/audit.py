@@ -14,7 +14,7 @@ from harness.evidence.record import LoadedRecord
 from harness.plan.layout import AdapterLayout, TensorSpec
 from harness.plan.load import LoadedPlan
 from harness.plan.manifest import ManifestEntry
-from harness.plan.records import Checks
+from harness.plan.records import Checks, Workload
 from harness.plan.request import representations
 from harness.reconcile.checks.registry import CHECKS
 from harness.reconcile.findings import Findings
@@ -31,6 +31,8 @@ from harness.reconcile.verdict import (
 from harness.reconcile.view import Subject, View, conditions_of
 
 Kind = Literal["acceptance", "telemetry"]
+MAX_REALIZATIONS = 1000
+MAX_STEPS = 1 << 20
 _GROUPS: tuple[Kind, ...] = (ACCEPTANCE, TELEMETRY)
 
 
@@ -63,6 +65,7 @@ def audit(
             got=plan.plan.schema,
             hint="a published plan is reconciled with its published result",
         )
+    _refuse_absurd(plan.plan.workload)
     view = View(record, plan.plan.workload.fresh_realizations)
     result, problem = _result(plan, record, view)
     subject = Subject(
@@ -71,6 +74,7 @@ def audit(
         record=record,
         view=view,
         conditions=conditions_of(plan.plan, record.predicate),
+        support=layout,
         specs=_specs(plan, manifest, layout),
         result_digest=result,
         result_problem=problem,
@@ -95,6 +99,19 @@ def audit(
         result_digest=result,
         unbound=unbound_paths(),
     )
+
+
+def _refuse_absurd(workload: Workload) -> None:
+    """Bound the audit's time: a few bytes of a plan can imply any number of rows."""
+    chunks = -(-len(workload.prompt_token_ids) // workload.chunk_rows)
+    steps = chunks + workload.repetitions * workload.decode_steps
+    if workload.fresh_realizations > MAX_REALIZATIONS or steps > MAX_STEPS:
+        raise InvalidInputError(
+            "the plan's workload is too large to be audited",
+            expected=f"at most {MAX_REALIZATIONS} realizations of {MAX_STEPS} steps",
+            got=f"{workload.fresh_realizations} realizations of {steps} steps",
+            where="$.workload",
+        )
 
 
 def _declared(checks: Checks) -> list[tuple[Kind, str]]:

@@ -13,6 +13,7 @@ from harness.evidence.record import LoadedRecord
 from harness.evidence.tables import TABLES
 from harness.plan.bind import bind
 from harness.plan.binding import Binding
+from harness.plan.check import AdapterSupport
 from harness.plan.environment import Environment, parse_environment
 from harness.plan.layout import TensorSpec
 from harness.plan.load import LoadedPlan
@@ -149,6 +150,8 @@ class Subject:
     record: LoadedRecord
     view: View
     conditions: Conditions
+    support: AdapterSupport | None
+    """What the family can realize and execute, where an adapter's layout is at hand."""
     specs: Mapping[str, tuple[TensorSpec, ...]] | None
     """Exact tensors of each planned representation, where an adapter's layout is at hand."""
     result_digest: str | None

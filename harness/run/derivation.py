@@ -39,7 +39,8 @@ MAX_CONFIG_BYTES = 4 << 20
 SCOPE = Scope(
     proves=(
         "this frozen plan was realized with exactly the planned bytes, forms and memories",
-        "staging was released on measured evidence and nothing unplanned within the allowance stayed",
+        "staging was released on measured evidence, and nothing unplanned beyond the allowance "
+        "stayed",
         "prefill and repeated decode are bitwise equal to the same-backend reference, under the "
         "recorded applicability key",
     ),

@@ -106,7 +106,7 @@ def reference_outputs(
 def output_rows(
     outputs: dict[str, torch.Tensor], tokens: dict[tuple[str, int], int], schedule: Schedule
 ) -> list[Row]:
-    """Rows of ``fixture_outputs``: the outputs cut as the steps are, one row per step and output."""
+    """Rows of ``fixture_outputs``: one per step and output, cut as the steps are."""
     rows: list[Row] = []
     reference = ReferenceRows(outputs)
     steps = [

@@ -18,6 +18,7 @@ from harness.checkpoint.header import read_header
 from harness.checkpoint.reader import BoundedReader, ReadEntry
 from harness.evidence import tables
 from harness.measure.distributions import distribution_rows
+from harness.measure.settle import keep_small_pages
 from harness.measure.witness_client import WitnessClient
 from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.load import load_plan
@@ -269,6 +270,7 @@ def main() -> int:
     parser.add_argument("--realization", type=int, required=True)
     parser.add_argument("--witness-fd", type=int, required=True)
     args = parser.parse_args()
+    keep_small_pages()
     witness = WitnessClient.from_fd(args.witness_fd)
     production = Production(read_job(args.job), witness)
     production.run()

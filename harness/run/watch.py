@@ -4,7 +4,7 @@ Gathers rows at each lifecycle point; judges nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.checkpoint.reader import BoundedReader, SourceAccessError
@@ -115,10 +115,8 @@ def source_accesses(reader: BoundedReader, key: str, buffer: Callable[[], memory
     @contextmanager
     def plant() -> Iterator[None]:
         nonlocal planted
-        try:
+        with suppress(SourceAccessError):
             reader.read_into(key, buffer())
-        except SourceAccessError:
-            pass
         try:
             yield
         finally:

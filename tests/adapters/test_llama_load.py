@@ -1,9 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from harness.adapters.llama.load import LlamaAdapter
 from harness.adapters.llama.reference import LlamaReference, load_ordinary
@@ -153,8 +155,6 @@ def test_nothing_counts_as_populated_before_it_is(
 
 
 def test_zero_weights_are_data(make_bench: Callable[..., Any], file_source: Any) -> None:
-    from safetensors.torch import load_file, save_file
-
     bench = make_bench(attention_bias=True)
     tensors = load_file(bench.root / "model.safetensors")
     save_file({key: t * 0 for key, t in tensors.items()}, bench.root / "model.safetensors")
@@ -182,7 +182,8 @@ def test_a_small_memory_is_exhausted_before_anything_is_taken(
 def test_lineage_is_minted_by_the_owner_of_the_mutable_state(
     make_bench: Callable[..., Any],
 ) -> None:
-    realization = Realization(bench := make_bench(), bench.request())
+    bench = make_bench()
+    realization = Realization(bench, bench.request())
     minted = {
         realized.logical_state_id: realized.lineage
         for realized in realization.realized.values()
@@ -230,10 +231,9 @@ def test_activation_needs_known_execution_and_realized_state(
 
 
 def test_a_representation_of_another_state_is_refused(make_bench: Callable[..., Any]) -> None:
-    realization = Realization(bench := make_bench(), bench.request())
+    bench = make_bench()
+    realization = Realization(bench, bench.request())
     intent = realization.intent("kv-contiguous")
-    from dataclasses import replace
-
     with pytest.raises(PlanError, match=r"state\.kv has no representation"):
         realization.adapter.allocate(replace(intent, representation="llama-merged-float32"))
 
@@ -262,8 +262,6 @@ def test_realized_and_ordinary_run_bitwise_equal(
 def test_the_ordinary_load_names_absent_and_repeated_tensors(
     make_bench: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from safetensors.torch import load_file, save_file
-
     bench = make_bench()
     tensors = load_file(bench.root / "model.safetensors")
     norm = tensors.pop("model.norm.weight")

@@ -10,6 +10,7 @@ from harness.adapters.llama.model import LlamaExecutor
 from harness.adapters.llama.reference import LlamaReference
 from harness.adapters.llama.rope import rope_tables
 from harness.errors import InvalidInputError
+from harness.state.accounting import TensorAccounting
 from harness.state.session import CapacityError, GapError, Session
 
 PROMPT = tuple((5 * i * i + i + 2) % 53 for i in range(21))
@@ -103,11 +104,9 @@ def test_two_ranges_in_turn_equal_the_whole(
         expected = whole.step(ids, start, want_logits=True)
         between = first.step(ids, start, want_logits=True)
         assert between.logits is None
-        hits: list[int] = []
-        actual = last.step_plane(
-            between.plane, start, want_logits=True, tap=lambda i, t: hits.append(i)
-        )
-        assert hits == list(range(1 + 12 + 2))
+        hits: dict[int, torch.Tensor] = {}
+        actual = last.step_plane(between.plane, start, want_logits=True, tap=hits.__setitem__)
+        assert list(hits) == list(range(1 + 12 + 2))
         assert torch.equal(actual.plane, expected.plane)
         assert torch.equal(actual.logits, expected.logits)
     with pytest.raises(InvalidInputError, match="no embeddings"):
@@ -226,8 +225,6 @@ def test_binding_lists_every_tensor_that_does_not_fit(make_bench: Callable[..., 
 
 
 def test_nothing_but_resident_tensors_lives_between_steps(make_bench: Callable[..., Any]) -> None:
-    from harness.state.accounting import TensorAccounting
-
     executor = executor_of(make_bench(), dtype="bfloat16")
     accounting = TensorAccounting()
     output = executor.step(PROMPT, 0, want_logits=True)

@@ -83,7 +83,7 @@ def write_gguf(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         hidden, heads, kv_heads, ffn, layers = 64, 4, 2, 96, 2
         alphabet = sorted(bytes_to_unicode().values())
         specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-        tokens = [*specials, *alphabet, "he", "ll", "hell", "hello", "Ġt"]
+        tokens = [*specials, *alphabet, "he", "ll", "hell", "hello", "Ġt", "12"]
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_block_count(layers)
         writer.add_context_length(128)
@@ -101,7 +101,7 @@ def write_gguf(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         for index, kind in (types or {}).items():
             kinds[index] = kind
         writer.add_token_types(kinds)
-        writer.add_token_merges(["h e", "l l", "he ll", "hell o", "Ġ t"])
+        writer.add_token_merges(["h e", "l l", "he ll", "hell o", "Ġ t", "1 2"])
         writer.add_bos_token_id(1)
         writer.add_eos_token_id(2)
         for name, value in (scalars or {}).items():

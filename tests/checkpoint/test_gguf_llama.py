@@ -85,7 +85,7 @@ def test_companion_files(tmp_path: Path, out: Path, write_gguf: WriteGguf) -> No
         "rope_theta": 100000.0,
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
-        "vocab_size": 264,
+        "vocab_size": 265,
     }
     assert json.loads((out / "tokenizer_config.json").read_text()) == {
         "tokenizer_class": "PreTrainedTokenizerFast",

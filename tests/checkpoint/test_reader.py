@@ -321,8 +321,10 @@ def test_a_file_that_changed_since_open(
     contents = write_tensors(SIZES)
     reader = BoundedReader(tmp_path, all_planned(contents))
     change(tmp_path / "model.safetensors")
+    buffer = bytearray(b"unread" * 500)
     with pytest.raises(CheckpointError, match="changed since"):
-        read(reader, "a", 5)
+        reader.read_into("c", memoryview(buffer))
+    assert buffer == b"unread" * 500
     assert checkpoint_descriptors(tmp_path) == []
     row = reader.source_rows()[0]
     assert row["num_opens"] == row["num_closes"] == 2

@@ -145,3 +145,10 @@ def test_no_heavy_import() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
+
+
+def test_what_was_made_is_checked_before_it_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a valid checkpoint") as caught:
+        fetch(SYNTHETIC, tmp_path, shapes=lambda config: {"": (1,)})
+    assert "not a usable key" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == []

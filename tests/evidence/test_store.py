@@ -115,6 +115,10 @@ def test_a_linked_folder_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match="not a folder of a store"):
         store.digests("plans")
     assert list((tmp_path / "other").iterdir()) == []
+    digest = "sha256:" + sha(b"plan")
+    (tmp_path / "other" / f"{sha(b'plan')}.json").write_bytes(b"plan")
+    with pytest.raises(EvidenceError, match="not a folder of a store"):
+        store.read("plans", digest)
 
 
 def test_a_file_longer_than_its_kind_allows_is_refused(

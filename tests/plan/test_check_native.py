@@ -1,6 +1,7 @@
 """Every rule is broken once on a native plan, and names the place."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,33 @@ def second_unit(document: Document) -> None:
 def realize_spare(document: Document) -> None:
     mat(document, 5, realize=True)
     document["memory_expectations"]["persistent_optional_bytes"] = 32
+
+
+def owner_of_another_state(document: Document) -> None:
+    mat(document, 4, role="mutable_authority")
+    document["authorities"][0]["materialization_id"] = "mat.replay.resident"
+
+
+def unit_and_memory_unknown(document: Document) -> None:
+    document["execution"][0]["compute_unit_id"] = "accelerator9"
+    required(document)[0]["memory_resources"].append("disk")
+
+
+def optional_state(document: Document) -> None:
+    document["logical_state_units"].append(
+        {
+            "id": "state.idle",
+            "semantic_class": "derived_reconstructible",
+            "reconstruction_inputs": ["checkpoint", "state.table", "state.replay-baseline"],
+        }
+    )
+    mat(document, 5, logical_state_id="state.idle")
+
+
+def cycle_beside_an_input(document: Document) -> None:
+    states = document["logical_state_units"]
+    states[1]["reconstruction_inputs"] = ["state.cells", "state.replay-baseline"]
+    states[3]["reconstruction_inputs"] = ["state.cells", "state.table"]
 
 
 CASES: list[tuple[str, str, Change]] = [
@@ -374,6 +402,28 @@ CASES: list[tuple[str, str, Change]] = [
         "$.materializations[4].role",
         lambda d: mat(d, 4, role="mutable_authority", logical_state_id="state.cells"),
     ),
+    ("authority-state", "$.authorities[0].materialization_id", owner_of_another_state),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0].memory_resources[1]",
+        unit_and_memory_unknown,
+    ),
+    (
+        "rule-16-required-state",
+        "$.execution[0].required_state[0]",
+        lambda d: required(d)[0].update(representations=["table"]),
+    ),
+    (
+        "rule-09-staging",
+        "$.materializations[0].role",
+        lambda d: mat(d, 1, requirement="optional"),
+    ),
+    (
+        "rule-07-references",
+        "$.materializations[3].logical_state_id",
+        lambda d: mat(d, 3, logical_state_id="state.none"),
+    ),
+    ("reconstruction", "$.logical_state_units[3].reconstruction_inputs", cycle_beside_an_input),
     (
         "tensor-keys",
         "$.adapter_data.allowed_tensor_keys[1]",
@@ -436,6 +486,11 @@ CASES: list[tuple[str, str, Change]] = [
         "checkpoint-files",
         "$.checkpoint.files[0].name",
         lambda d: d["checkpoint"]["files"][0].update(name="sub\\part-1.bin"),
+    ),
+    (
+        "checkpoint-files",
+        "$.checkpoint.files[0].sha256",
+        lambda d: d["checkpoint"]["files"][0].update(sha256="sha256:" + "0" * 64 + "\n"),
     ),
     (
         "checkpoint-files",
@@ -539,9 +594,58 @@ def test_the_sample_breaks_no_rule() -> None:
     assert check(native_document()) == []
 
 
-@pytest.mark.parametrize("allowed", [realize_spare, lambda d: window(d, 8, 8)])
+VALID: list[Change] = [
+    realize_spare,
+    lambda d: window(d, 8, 8),
+    lambda d: mat(d, 5, path_id="checkpoint-to-ram"),
+    lambda d: mat(d, 5, role="staging", persistence="transient", realize=True),
+    lambda d: d["logical_state_units"][3].update(
+        reconstruction_inputs=["state.cells", "state.table"]
+    ),
+    lambda d: d["checkpoint"].update(source={"kind": "directory", "path": "anywhere"}),
+    lambda d: d["checks"].update(acceptance=[{"id": "integrity.tables"}]),
+    lambda d: d["workload"].update(max_positions=8),
+]
+
+
+@pytest.mark.parametrize("allowed", VALID)
 def test_other_valid_choices_break_no_rule(allowed: Change) -> None:
     assert check(corrupted(allowed)) == []
+
+
+def test_a_state_may_have_an_optional_copy_only() -> None:
+    document = corrupted(optional_state)
+    support = check_plan(loaded(document), environment=None, support=None, manifest=entries())
+    assert support == []
+
+
+def test_without_exact_correctness_the_reference_may_be_another() -> None:
+    def change(document: Document) -> None:
+        document["checks"]["acceptance"].pop()
+        document["reference_fixture"].update(dtype="bfloat16", num_threads=1)
+
+    assert check(corrupted(change)) == []
+
+
+@pytest.mark.parametrize(
+    ("ram_bytes", "realize", "rules"),
+    [
+        (76, False, set()),
+        (75, False, {"transient-peak"}),
+        (31, False, {"transient-peak"}),
+        (108, True, set()),
+        (107, True, {"transient-peak"}),
+    ],
+)
+def test_only_required_persistent_bytes_must_fit_for_good(
+    ram_bytes: int, realize: bool, rules: set[str]
+) -> None:
+    def change(document: Document) -> None:
+        node(document)["memory_resources"][0]["capacity_bytes"] = ram_bytes
+        if realize:
+            realize_spare(document)
+
+    assert {finding.rule for finding in check(corrupted(change))} == rules
 
 
 @pytest.mark.parametrize(("rule", "path", "change"), CASES)
@@ -599,6 +703,43 @@ def test_what_is_not_given_is_not_checked() -> None:
 
     plan = loaded(corrupted(spoil))
     assert check_plan(plan, environment=None, support=None, manifest=None) == []
+
+
+def test_the_number_of_keys_is_checked_without_the_manifest() -> None:
+    document = corrupted(lambda d: d["checkpoint"]["manifest"].update(num_tensors=3))
+    findings = check_plan(loaded(document), environment=None, support=None, manifest=None)
+    assert [finding.path for finding in findings] == ["$.checkpoint.manifest.num_tensors"]
+
+
+def test_tensors_belong_to_a_state_that_comes_from_the_checkpoint() -> None:
+    rows = [replace(row, logical_state_id="state.cells") for row in entries()]
+    findings = check_plan(loaded(native_document()), environment=None, support=None, manifest=rows)
+    assert any("'state.cells', no state with a backing" in finding.message for finding in findings)
+
+
+def test_ambiguous_resources_are_not_bound() -> None:
+    document = corrupted(lambda d: d["resources"]["nodes"].append(node(d)))
+    rules = {finding.rule for finding in check(document)}
+    assert rules == {"rule-03-unique-ids", "rule-04-unique-resources"}
+
+
+def test_requirements_that_exclude_one_another_are_found() -> None:
+    def two(nodes: list[Document], *uuids: str) -> None:
+        units = [dict(nodes[0]["compute_units"][0], id=name) for name in ("a0", "a1")]
+        for unit, uuid in zip(units, uuids, strict=True):
+            unit.update(device_uuid=uuid)
+        nodes[0]["compute_units"] = units
+
+    def change(document: Document) -> None:
+        two(document["resources"]["nodes"], "SIM-0", "SIM-0")
+        document["execution"][0]["compute_unit_id"] = "a0"
+
+    machine = environment(lambda r: two(r["nodes"], "SIM-0", "SIM-1"))
+    findings = check_plan(
+        loaded(corrupted(change)), environment=machine, support=None, manifest=None
+    )
+    assert [finding.path for finding in findings] == ["$.resources.nodes"]
+    assert "not all of them together" in findings[0].message
 
 
 def test_a_missing_machine_is_told_from_an_invalid_plan() -> None:

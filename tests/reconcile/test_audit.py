@@ -334,7 +334,7 @@ def the_staging_was_smaller_than_planned(rows: Tables) -> None:
     staging(rows).update(bytes_before_release=100, released_bytes=100, status="REALIZATION_FAILED")
 
 
-@story("realization.release", "memory.ledger")
+@story("realization.release", "memory.ledger", "memory.release")
 def the_witness_still_sees_the_staging_after_decode(rows: Tables) -> None:
     arena = row(rows, "arenas", 1, point="after_decode", materialization_id="mat.w.stage")
     arena.update(mapped_bytes=4096, resident_bytes=4096)
@@ -642,3 +642,23 @@ def test_a_table_that_cannot_be_read_is_a_difference_of_each_check_that_needs_it
     verdict = audit(PLAN, MANIFEST, damaged, layout=Layout())  # type: ignore[arg-type]
     assert failing(verdict) == {"integrity.tables", "state.selfproof", "result.digest"}
     assert paths(verdict, "state.selfproof") == ["tables/states/r1"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"fresh_realizations": 2**50}, {"decode_steps": 2**50}, {"repetitions": 2**50}],
+)
+def test_a_plan_that_implies_any_number_of_rows_is_refused(changes: dict[str, int]) -> None:
+    assert PLAN.plan.workload is not None
+    workload = replace(PLAN.plan.workload, **changes)  # type: ignore[arg-type]
+    absurd = replace(PLAN, plan=replace(PLAN.plan, workload=workload))
+    with pytest.raises(InvalidInputError, match="too large to be audited"):
+        judged(make_tables(), absurd)
+
+
+def test_a_plan_that_breaks_a_rule_cannot_have_a_passing_record() -> None:
+    resident = replace(RESIDENT, memory_resource_id=RAM)
+    intents = tuple(resident if intent is RESIDENT else intent for intent in INTENTS)
+    plan = make_plan(materializations=intents)
+    found = paths(judged(make_tables(), plan), "plan.binding")
+    assert any(path.startswith("plan/$.") for path in found)

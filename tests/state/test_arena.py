@@ -1,4 +1,5 @@
 import gc
+import itertools
 import mmap
 from collections.abc import Callable
 
@@ -44,7 +45,7 @@ def test_tensors_are_zeroed_aligned_and_apart() -> None:
         assert arena.contains(tensor.data_ptr())
         spans.append((tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
     spans.sort()
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def test_each_arena_has_its_own_entry_in_proc() -> None:

@@ -58,6 +58,15 @@ class RuleContext:
         return {item.id: item for item in reversed(self.plan.materializations)}
 
     @cached_property
+    def residencies(self) -> dict[str, list[Materialization]]:
+        """Required, persistent materializations by the state they hold."""
+        found: dict[str, list[Materialization]] = {}
+        for item in self.plan.materializations:
+            if item.requirement == "required" and item.persistence == "persistent":
+                found.setdefault(item.logical_state_id, []).append(item)
+        return found
+
+    @cached_property
     def memories(self) -> dict[str, MemoryResource]:
         """Memories by id."""
         nodes = self.plan.resources.nodes

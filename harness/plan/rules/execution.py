@@ -52,12 +52,9 @@ def _required_state(context: RuleContext, path: str, execution: Execution) -> It
                 path=f"{where}.memory_resources[{j}]", rule=REQUIRED_STATE, message=message
             )
         if not any(
-            item.logical_state_id == required.logical_state_id
-            and item.requirement == "required"
-            and item.persistence == "persistent"
-            and item.representation in required.representations
+            item.representation in required.representations
             and item.memory_resource_id in required.memory_resources
-            for item in context.plan.materializations
+            for item in context.residencies.get(required.logical_state_id, ())
         ):
             message = (
                 f"no required persistent materialization of {required.logical_state_id!r} in an "

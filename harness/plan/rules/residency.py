@@ -46,12 +46,7 @@ def _staging(context: RuleContext, index: int) -> Iterator[Finding]:
     if item.role != "staging" and item.persistence == "transient":
         message = f"only staging is transient, {item.id!r} is {item.role}"
         yield Finding(path=path, rule=STAGING, message=message)
-    if item.role == "staging" and not any(
-        other.logical_state_id == item.logical_state_id
-        and other.requirement == "required"
-        and other.persistence == "persistent"
-        for other in context.plan.materializations
-    ):
+    if item.role == "staging" and item.logical_state_id not in context.residencies:
         message = f"nothing can release staging {item.id!r}: no required persistent copy follows"
         yield Finding(path=f"$.materializations[{index}].role", rule=STAGING, message=message)
 

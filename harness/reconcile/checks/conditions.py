@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from harness.plan.check import check_plan
 from harness.plan.records import Plan
 from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
@@ -27,8 +28,14 @@ def trials(subject: Subject, findings: Findings) -> None:
 
 
 def binding(subject: Subject, findings: Findings) -> None:
-    """The record is about this plan, bound as plan and environment give, under its settings."""
+    """The plan keeps its rules; the record is about it, under the binding and settings it gives."""
     predicate, conditions = subject.predicate, subject.conditions
+    for finding in check_plan(
+        subject.loaded, environment=None, support=subject.support, manifest=subject.manifest
+    ):
+        findings.differ(
+            f"plan/{finding.path}", f"a plan that keeps {finding.rule}", finding.message
+        )
     _documents(findings, "$.plan", _plan_reference(subject), asdict(predicate.plan))
     if subject.plan.checkpoint is not None:
         digest = subject.plan.checkpoint.manifest.digest

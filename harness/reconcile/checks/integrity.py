@@ -16,8 +16,9 @@ def tables(subject: Subject, findings: Findings) -> None:
             subject.view.table(findings, name, realization)
         else:
             findings.differ(table_path(name, realization), "a table", ABSENT)
+    planned = set(expected)
     for (name, realization), count in named.items():
-        if (name, realization) not in expected:
+        if (name, realization) not in planned:
             findings.differ(table_path(name, realization), ABSENT, "a table")
         elif count > 1:
             findings.differ(table_path(name, realization), "one table", f"{count} tables")

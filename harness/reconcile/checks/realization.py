@@ -6,7 +6,8 @@ Every expectation is computed from the plan; the producer's status column is not
 from collections.abc import Mapping
 
 from harness.plan.records import Materialization, Plan
-from harness.reconcile.findings import Findings, KeyedRows, Row
+from harness.reconcile.checks.ledger import unmapped
+from harness.reconcile.findings import Findings, Row
 from harness.reconcile.intent import (
     LIVE,
     REALIZED,
@@ -20,13 +21,15 @@ from harness.reconcile.intent import (
 )
 from harness.reconcile.view import Subject
 
-_RELEASE_POINTS = ("after_release", "after_decode")
-
 
 def materializations(subject: Subject, findings: Findings) -> None:
     """Each planned copy is there (or gone) exactly as planned, and nothing else is."""
     plan = subject.plan
     intents = {intent.id: intent for intent in plan.materializations}
+    forbidden = {
+        (rule.logical_state_id, rule.memory_resource_id)
+        for rule in plan.forbidden_persistent_materializations
+    }
     for _realization, table in subject.view.each(findings, "materializations"):
         expected = {(intent.id,): passing_columns(intent) for intent in intents.values()}
         findings.match(table, expected, rows_noun="a planned materialization")
@@ -35,7 +38,11 @@ def materializations(subject: Subject, findings: Findings) -> None:
             intent = intents.get(key[0])
             if intent is not None:
                 _one(findings, path, intent, row)
-            _forbidden(findings, path, plan, row)
+            place = (row["logical_state_id"], row["memory_resource_id"])
+            is_kept = row["lifecycle"] == LIVE and row["persistence"] == "persistent"
+            if is_kept and place in forbidden:
+                wanted = f"no persistent copy of {place[0]} in {place[1]}"
+                findings.differ(f"{path}.memory_resource_id", wanted, "a live one")
 
 
 def _one(findings: Findings, path: str, intent: Materialization, row: Row) -> None:
@@ -57,21 +64,6 @@ def _one(findings: Findings, path: str, intent: Materialization, row: Row) -> No
         )
 
 
-def _forbidden(findings: Findings, path: str, plan: Plan, row: Row) -> None:
-    if row["lifecycle"] != LIVE or row["persistence"] != "persistent":
-        return
-    for rule in plan.forbidden_persistent_materializations:
-        if (rule.logical_state_id, rule.memory_resource_id) == (
-            row["logical_state_id"],
-            row["memory_resource_id"],
-        ):
-            findings.differ(
-                f"{path}.memory_resource_id",
-                f"no persistent copy of {rule.logical_state_id} in {rule.memory_resource_id}",
-                "a live one",
-            )
-
-
 def release(subject: Subject, findings: Findings) -> None:
     """Staging went only after another observed copy allowed it, and it is gone from memory."""
     plan = subject.plan
@@ -90,7 +82,7 @@ def release(subject: Subject, findings: Findings) -> None:
             _released(findings, path, intent, row)
             _authorized(findings, path, plan, intent, rows)
             if arenas is not None:
-                _unmapped(findings, arenas, intent)
+                unmapped(findings, arenas, intent)
 
 
 def _released(findings: Findings, path: str, intent: Materialization, row: Row) -> None:
@@ -128,16 +120,6 @@ def _authorized(
             f"another required, persistent, live copy of {intent.logical_state_id}",
             "none was observed as planned",
         )
-
-
-def _unmapped(findings: Findings, arenas: KeyedRows, intent: Materialization) -> None:
-    for point in _RELEASE_POINTS:
-        key = (point, intent.id)
-        row = arenas.rows.get(key)
-        if row is None:
-            findings.differ(arenas.path(key), "the witness's reading of it", "absent")
-        else:
-            findings.columns(arenas.path(key), {"mapped_bytes": 0, "resident_bytes": 0}, row)
 
 
 def authorities(subject: Subject, findings: Findings) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from harness.reconcile.checks import (
     conditions,
     integrity,
+    ledger,
     memory,
     realization,
     sentinels,
@@ -31,7 +32,7 @@ CHECKS: Mapping[str, Check] = {
     "tensors.expected": tensors.expected,
     "tensors.unchanged": tensors.unchanged,
     "memory.unplanned": memory.unplanned,
-    "memory.ledger": memory.ledger,
+    "memory.ledger": ledger.ledger,
     "memory.invariants": memory.invariants,
     "memory.release": memory.released,
     "steps.complete": steps.complete,

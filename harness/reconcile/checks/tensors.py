@@ -1,9 +1,10 @@
 """Checks of resident tensors: as the reference transform makes them, and unchanged by decode."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from harness.plan.records import Materialization, Plan
-from harness.reconcile.findings import ABSENT, Findings, KeyedRows
+from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.intent import is_wanted
 from harness.reconcile.view import Subject
 
@@ -23,18 +24,16 @@ def expected(subject: Subject, findings: Findings) -> None:
     if reference is None:
         return
     _reference_complete(subject, findings, reference)
-    wanted = {
-        (intent.id, key[1], "after_population"): {column: row[column] for column in _COLUMNS}
-        for intent in hashed(subject.plan)
-        for key, row in reference.rows.items()
-        if key[0] == intent.representation
-    }
-    origins = {
-        (intent.id, key[1], "after_population"): reference.path(key)
-        for intent in hashed(subject.plan)
-        for key in reference.rows
-        if key[0] == intent.representation
-    }
+    by_form: dict[str, list[Key]] = {}
+    for key in reference.rows:
+        by_form.setdefault(key[0], []).append(key)
+    wanted: dict[Key, Row] = {}
+    origins: dict[Key, str] = {}
+    for intent in hashed(subject.plan):
+        for key in by_form.get(intent.representation, []):
+            there = (intent.id, key[1], "after_population")
+            wanted[there] = {column: reference.rows[key][column] for column in _COLUMNS}
+            origins[there] = reference.path(key)
     for _realization, table in subject.view.each(findings, "tensors"):
         populated = KeyedRows(
             table.where,
@@ -42,10 +41,12 @@ def expected(subject: Subject, findings: Findings) -> None:
             (row for key, row in table.rows.items() if key[2] == "after_population"),
         )
         findings.match(populated, wanted, rows_noun="a tensor", origins=origins)
+        totals: Counter[str] = Counter()
+        for key, row in populated.rows.items():
+            totals[key[0]] += row["bytes"]
         for intent in hashed(subject.plan):
-            total = sum(row["bytes"] for key, row in populated.rows.items() if key[0] == intent.id)
             where = f"{table.where}[materialization_id={intent.id},point=after_population].bytes"
-            findings.equal(where, intent.expected_bytes, total)
+            findings.equal(where, intent.expected_bytes, totals[intent.id])
 
 
 def _reference_complete(subject: Subject, findings: Findings, reference: KeyedRows) -> None:

@@ -1,0 +1,33 @@
+"""Records as a command line names them: by path, or by digest in a store."""
+
+from pathlib import Path
+
+from harness.errors import EvidenceError
+from harness.evidence.record import LoadedRecord, load_record
+from harness.evidence.store import Store
+
+
+def open_store(root: Path) -> Store:
+    """The store under a folder.
+
+    Raises:
+        EvidenceError: When there is no such folder.
+    """
+    if not root.is_dir():
+        raise EvidenceError(
+            "no evidence store here",
+            expected="a folder",
+            where=str(root),
+            hint="run an experiment first, or name the folder with --store",
+        )
+    return Store(root)
+
+
+def find_record(reference: str, root: Path) -> LoadedRecord:
+    """Load one record, given as the path of its file or as a digest looked up under ``root``.
+
+    Raises:
+        EvidenceError: When there is no such record, or it is not valid.
+    """
+    is_path = len(Path(reference).parts) > 1 or reference.endswith(".json")
+    return load_record(reference, None if is_path else open_store(root))

@@ -1,0 +1,148 @@
+"""Check of the memory ledger: planned bytes at every point, as ledger and witness both saw them."""
+
+from collections import Counter
+
+from harness.plan.records import Materialization, Plan
+from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
+from harness.reconcile.intent import is_transient, is_wanted, planned_bytes
+from harness.reconcile.view import POINTS, Subject, memory_ids
+
+RELEASED_POINTS = ("after_release", "after_decode")
+
+
+def live_at(plan: Plan, point: str) -> list[Materialization]:
+    """Planned materializations that are in memory at a lifecycle point."""
+    wanted = [intent for intent in plan.materializations if is_wanted(intent)]
+    if point == "baseline":
+        return []
+    if point == "after_staging":
+        return [intent for intent in wanted if is_transient(intent)]
+    if point in RELEASED_POINTS:
+        return [intent for intent in wanted if not is_transient(intent)]
+    return wanted
+
+
+def declared_at(plan: Plan, point: str) -> list[Materialization]:
+    """Materializations that the witness reads at a point: released ones too, to see them gone."""
+    later = "after_population" if point in RELEASED_POINTS else point
+    return live_at(plan, later)
+
+
+def unmapped(findings: Findings, arenas: KeyedRows, intent: Materialization) -> None:
+    """After release the witness sees nothing where a staging was declared."""
+    for point in RELEASED_POINTS:
+        key = (point, intent.id)
+        row = arenas.rows.get(key)
+        if row is None:
+            findings.differ(arenas.path(key), "the witness's reading of it", ABSENT)
+        else:
+            findings.columns(arenas.path(key), {"mapped_bytes": 0, "resident_bytes": 0}, row)
+
+
+def ledger(subject: Subject, findings: Findings) -> None:
+    """Requested bytes are the planned ones at every point, and the witness saw every mapping."""
+    plan = subject.plan
+    for realization, table in subject.view.each(findings, "ledger"):
+        arenas = subject.view.table(findings, "arenas", realization)
+        rows = subject.view.table(findings, "materializations", realization)
+        if arenas is None or rows is None:
+            continue
+        _arenas(findings, plan, arenas, rows)
+        findings.match(table, _expected_ledger(plan, arenas), rows_noun="a reading")
+        for memory in memory_ids(plan.resources):
+            history = [table.rows.get((point, memory)) for point in POINTS]
+            _peaks(findings, table, memory, history)
+            _capacity(subject, findings, table, memory)
+
+
+def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
+    expected: dict[Key, Row] = {}
+    mapped: Counter[tuple[str, str]] = Counter()
+    for key, row in arenas.rows.items():
+        mapped[key[0], row["memory_resource_id"]] += row["mapped_bytes"]
+    for point in POINTS:
+        live = live_at(plan, point)
+        requested = planned_bytes(live)
+        for memory in memory_ids(plan.resources):
+            expected[(point, memory)] = {
+                "requested_bytes": requested.get(memory, 0),
+                "allocated_bytes": mapped[point, memory],
+                "num_arenas": sum(intent.memory_resource_id == memory for intent in live),
+            }
+    return expected
+
+
+def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) -> None:
+    expected: dict[Key, Row] = {}
+    origins: dict[Key, str] = {}
+    for point in POINTS:
+        live = {intent.id for intent in live_at(plan, point)}
+        for intent in declared_at(plan, point):
+            columns: dict[str, object] = {"memory_resource_id": intent.memory_resource_id}
+            row = rows.rows.get((intent.id,))
+            if row is not None and not is_transient(intent):
+                columns["declared_bytes"] = row["allocated_bytes"]
+                origins[point, intent.id] = rows.path((intent.id,))
+            if intent.id not in live:
+                columns["mapped_bytes"] = 0
+            expected[(point, intent.id)] = columns
+    findings.match(arenas, expected, rows_noun="an arena", origins=origins)
+    planned = {
+        (point, intent.id): intent.expected_bytes
+        for point in POINTS
+        for intent in live_at(plan, point)
+    }
+    sizes: dict[str, tuple[str, int]] = {}
+    for key in sorted(arenas.rows, key=lambda key: _order(key[0])):
+        _one_arena(findings, arenas, key, planned.get((key[0], key[1])), sizes)
+
+
+def _one_arena(
+    findings: Findings,
+    arenas: KeyedRows,
+    key: Key,
+    planned_size: int | None,
+    sizes: dict[str, tuple[str, int]],
+) -> None:
+    """Judge one reading: a size that never changes, wholly mapped while it is to be live."""
+    path, row = arenas.path(key), arenas.rows[key]
+    declared, mapped = row["declared_bytes"], row["mapped_bytes"]
+    origin, first = sizes.setdefault(key[1], (path, declared))
+    if declared != first:
+        findings.differ(f"{path}.declared_bytes", f"{first} as in {origin}", declared)
+    if planned_size is not None:
+        findings.equal(f"{path}.mapped_bytes", declared, mapped)
+        expected = f"at least the planned {planned_size}"
+        findings.require(declared >= planned_size, f"{path}.declared_bytes", expected, declared)
+    resident = row["resident_bytes"]
+    within = 0 <= resident <= mapped
+    findings.require(within, f"{path}.resident_bytes", f"from 0 to {mapped}", resident)
+
+
+def _order(point: str) -> int:
+    return POINTS.index(point) if point in POINTS else len(POINTS)
+
+
+def _peaks(findings: Findings, table: KeyedRows, memory: str, history: list[Row | None]) -> None:
+    before = 0
+    for point, row in zip(POINTS, history, strict=True):
+        if row is None:
+            continue
+        peak, path = row["peak_allocated_bytes"], table.path((point, memory))
+        least = max(before, row["allocated_bytes"])
+        findings.require(
+            least <= peak <= row["capacity_bytes"],
+            f"{path}.peak_allocated_bytes",
+            f"from {least} (allocated now, or the peak before) to {row['capacity_bytes']}",
+            peak,
+        )
+        before = peak
+
+
+def _capacity(subject: Subject, findings: Findings, table: KeyedRows, memory: str) -> None:
+    real = subject.conditions.capacities().get(memory)
+    for point in POINTS:
+        row = table.rows.get((point, memory))
+        if row is not None and real is not None:
+            path = f"{table.path((point, memory))}.capacity_bytes"
+            findings.equal(path, real, row["capacity_bytes"])

@@ -1,0 +1,175 @@
+"""The whole path as a user runs it: processes, tables, record, verdict."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.canonical import sha256_digest
+from harness.errors import InvalidInputError, PlanError, ResourceError
+from harness.evidence.record import load_record
+from harness.evidence.verify import verify_store
+from harness.measure.environment import DeviceRequest
+from harness.plan.load import LoadedPlan
+from harness.run.request import RunRequest
+from harness.run.supervisor import run
+
+
+@pytest.fixture
+def passed(run_plan: Callable[..., Any], small_plan: LoadedPlan) -> Any:
+    return run_plan(small_plan)
+
+
+def test_a_faithful_run_passes_and_leaves_only_a_clean_store(passed: Any) -> None:
+    assert passed.code == 0
+    assert passed.verdict["status"] == "passed"
+    assert passed.failed == set()
+    assert not list((passed.store.root / "work").iterdir())
+    assert verify_store(passed.store.root, plans=None) == []
+    (digest,) = passed.store.digests("records")
+    record = load_record(digest, passed.store)
+    bytes_ = passed.store.path("records", digest).read_bytes()
+    assert sha256_digest(bytes_) == digest
+    assert record.predicate["result_digest"] == passed.verdict["result_digest"]
+    assert len(bytes_) < 64 << 10
+
+
+def test_what_is_recorded_is_what_happened(passed: Any) -> None:
+    (digest,) = passed.store.digests("records")
+    record = load_record(digest, passed.store)
+    steps = record.rows("steps", 0)
+    assert [row["num_rows"] for row in steps if row["phase"] == "prefill"] == [4, 1]
+    assert sum(row["phase"] == "decode" for row in steps) == 2 * 3
+    sentinels = record.rows("sentinels", 0)
+    assert {row["point"] for row in sentinels} == {"after_release", "after_decode"}
+    assert all(row["canary_count"] > 0 for row in sentinels)
+    assert all(row["count"] == 0 for row in sentinels)
+    arenas = {(row["point"], row["materialization_id"]): row for row in record.rows("arenas", 0)}
+    stage = arenas["after_population", "mat.weights.stage"]
+    assert stage["mapped_bytes"] == stage["declared_bytes"] > 0
+    assert stage["resident_bytes"] >= 2**20
+    assert arenas["after_release", "mat.weights.stage"]["mapped_bytes"] == 0
+    assert arenas["after_decode", "mat.weights.resident"]["resident_bytes"] > 0
+    claims = {claim["name"]: claim["label"] for claim in record.predicate["claims"]}
+    assert claims["cuda"] == "not_executed"
+    assert passed.summary["status"] == "passed"
+    assert passed.summary["tokens"] == [
+        row["token"] for row in steps if row["repetition"] == 0 and row["token"] is not None
+    ]
+
+
+def test_two_runs_of_one_plan_have_one_result(
+    run_plan: Callable[..., Any], small_plan: LoadedPlan
+) -> None:
+    run_plan(small_plan)
+    run_plan_again = run_plan
+    trial = run_plan_again(small_plan)
+    records = [load_record(digest, trial.store) for digest in trial.store.digests("records")]
+    assert len(records) == 2
+    assert len({record.predicate["result_digest"] for record in records}) == 1
+
+
+def test_streaming_and_plain_cpu_pass_too(
+    run_plan: Callable[..., Any], freeze: Callable[..., LoadedPlan]
+) -> None:
+    plan = freeze(realization__staging="streaming", realization__staging_window_bytes=256 << 10)
+    trial = run_plan(plan)
+    assert trial.code == 0
+    (digest,) = trial.store.digests("records")
+    rows = {row["id"]: row for row in load_record(digest, trial.store).rows("materializations", 0)}
+    assert rows["mat.weights.stage"]["representation"] == "checkpoint-window"
+    assert rows["mat.weights.stage"]["bytes_before_release"] == 256 << 10
+    assert rows["mat.weights.stage"]["status"] == "TRANSIENT_RELEASED_AS_PLANNED"
+
+
+@pytest.mark.slow
+def test_the_plain_cpu(freeze: Callable[..., LoadedPlan], tmp_path: Path, cache: Path) -> None:
+    device = {"kind": "cpu", "simulated_vram_bytes": None, "system_ram_limit_bytes": 512 << 20}
+    plan = freeze(device=device)
+    assert plan.path is not None
+    assert not any(item.role == "staging" for item in plan.plan.materializations)
+    code = run(
+        RunRequest(
+            experiment="cpu",
+            plan_path=plan.path,
+            plan_digest=plan.plan.digest,
+            store=tmp_path / "store",
+            cache=cache,
+            device=DeviceRequest(**device),  # type: ignore[arg-type]
+            as_json=True,
+        )
+    )
+    assert code == 0
+
+
+def request(plan: LoadedPlan, tmp_path: Path, cache: Path, **changes: Any) -> RunRequest:
+    assert plan.path is not None
+    values: dict[str, Any] = {
+        "experiment": "small",
+        "plan_path": plan.path,
+        "plan_digest": plan.plan.digest,
+        "store": tmp_path / "store",
+        "cache": cache,
+        "device": DeviceRequest(
+            kind="simulated", simulated_vram_bytes=64 << 20, system_ram_limit_bytes=512 << 20
+        ),
+        "as_json": True,
+    }
+    return RunRequest(**(values | changes))
+
+
+def test_another_digest_than_the_pinned_one_is_refused_before_anything(
+    small_plan: LoadedPlan, tmp_path: Path, cache: Path
+) -> None:
+    other = "sha256:" + "1" * 64
+    with pytest.raises(InvalidInputError, match="pins"):
+        run(request(small_plan, tmp_path, cache, plan_digest=other))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_changed_plan_is_refused(small_plan: LoadedPlan, tmp_path: Path, cache: Path) -> None:
+    document = json.loads(json.dumps(small_plan.document))
+    document["workload"]["decode_steps"] = 2
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlanError, match="digest"):
+        run(request(small_plan, tmp_path, cache, plan_path=path))
+
+
+def test_too_small_a_device_cannot_be_evaluated_here(
+    small_plan: LoadedPlan, tmp_path: Path, cache: Path
+) -> None:
+    device = DeviceRequest(
+        kind="simulated", simulated_vram_bytes=1 << 20, system_ram_limit_bytes=512 << 20
+    )
+    with pytest.raises(ResourceError, match=r"accelerator0\.vram"):
+        run(request(small_plan, tmp_path, cache, device=device))
+
+
+@pytest.mark.slow
+def test_four_simultaneous_runs_never_collide(
+    small_plan: LoadedPlan, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(run(request(small_plan, tmp_path, cache))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    capsys.readouterr()
+    assert codes == [0, 0, 0, 0]
+    from harness.evidence.store import Store
+
+    store = Store(tmp_path / "store")
+    assert len(store.digests("records")) == 4
+    results = {
+        load_record(digest, store).predicate["result_digest"] for digest in store.digests("records")
+    }
+    assert len(results) == 1
+    assert verify_store(store.root, plans=None) == []

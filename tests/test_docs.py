@@ -1,0 +1,54 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.canonical import canonical_bytes
+from harness.cli.parser import parse_arguments
+from harness.evidence.statement import check_statement
+from harness.evidence.tables import TABLES
+from harness.plan.check import check_plan
+from harness.plan.load import parse_plan
+
+
+def examples(path: Path) -> list[str]:
+    return re.findall(r"^```json\n(.*?)\n```$", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_plan_in_the_plan_format_is_valid(repo_root: Path) -> None:
+    row, text = examples(repo_root / "docs" / "plan_format.md")
+    assert canonical_bytes(json.loads(row)).decode() == row
+    plan = parse_plan(f"{text}\n".encode(), where="docs/plan_format.md")
+    assert check_plan(plan, environment=None, support=None, manifest=None) == []
+
+
+def test_every_field_of_a_plan_is_explained(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "plan_format.md").read_text()
+    schema = json.loads((repo_root / "harness/plan/schemas/plan-1.schema.json").read_text())
+    assert [name for name in schema["properties"] if f"`{name}`" not in text] == []
+
+
+def test_the_statements_in_the_evidence_format_are_valid(repo_root: Path) -> None:
+    for text in examples(repo_root / "docs" / "evidence_format.md"):
+        check_statement(json.loads(text), where="docs/evidence_format.md")
+
+
+def test_every_table_and_column_is_explained(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "evidence_format.md").read_text().partition("## Tables")[2]
+    for table in TABLES.values():
+        (line,) = [each for each in text.splitlines() if each.startswith(f"| `{table.name}` |")]
+        named = re.findall(r"`(\w+)`", line)
+        assert set(named) == {table.name, *table.columns}, table.name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/plan_format.md", "docs/evidence_format.md"])
+def test_commands_in_the_documents_parse(repo_root: Path, name: str) -> None:
+    text = (repo_root / name).read_text()
+    commands = re.findall(r"^    (harness [^\n]*)$", text, re.MULTILINE)
+    assert commands
+    for line in commands:
+        for command in re.split(r";\s*", re.split(r"\s{2,}", line)[0]):
+            words = [re.sub(r"[\[\]]", "", word) for word in command.split() if word != "..."]
+            words = [word for word in words if word != "..."]
+            parse_arguments(words[1:])
