@@ -42,7 +42,10 @@ def test_every_table_and_column_is_explained(repo_root: Path) -> None:
         assert set(named) == {table.name, *table.columns}, table.name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/plan_format.md", "docs/evidence_format.md"])
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "docs/experiments.md", "docs/plan_format.md", "docs/evidence_format.md"],
+)
 def test_commands_in_the_documents_parse(repo_root: Path, name: str) -> None:
     text = (repo_root / name).read_text()
     commands = re.findall(r"^    (harness [^\n]*)$", text, re.MULTILINE)

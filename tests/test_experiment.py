@@ -62,7 +62,7 @@ def test_the_tiny_models_weights_are_at_least_four_mebibytes(repo_root: Path) ->
         ("workload.prompt_token_ids=[1,2]", "workload.prompt_token_ids: [11, "),
         ("determinism.num_threads=1", "determinism.num_threads: 2 -> 1"),
         ("realization.staging=streaming", 'realization.staging: "whole" -> "streaming"'),
-        ("timeouts.audit_s=1", "timeouts.audit_s: 300 -> 1"),
+        ("timeouts.audit_s=1", "timeouts.audit_s: "),
         ("device=cpu", 'device.kind: "simulated" -> "cpu"'),
         ("model=smollm2_wheel", 'model.source.kind: "synthetic" -> "wheel"'),
         ("model.source.seed=2", "model.source.seed: 1 -> 2"),
@@ -88,10 +88,10 @@ def test_every_changed_value_is_named(config_dir: Path) -> None:
         ["experiment=tiny_llama", "workload.repetitions=1", "timeouts.fixture_s=5"],
         config_dir=config_dir,
     )
-    assert config.governed_changes == (
-        "timeouts.fixture_s: 300 -> 5",
-        "workload.repetitions: 4 -> 1",
-    )
+    first, second = config.governed_changes
+    assert first.startswith("timeouts.fixture_s: ")
+    assert first.endswith(" -> 5")
+    assert second == "workload.repetitions: 4 -> 1"
 
 
 def test_store_cache_and_name_are_not_governed(
@@ -146,7 +146,8 @@ def test_two_plans_are_refused(config_dir: Path) -> None:
         (("experiment=tiny_llama", "+workload.foo=1"), "workload.foo: unknown"),
         (("experiment=tiny_llama", "+model.deep={a:1}"), "model.deep: unknown"),
         (("experiment=tiny_llama", "~model"), "model: missing"),
-        (("experiment=tiny_llama", "launcher.kind=[1]", "~store"), "store: missing"),
+        (("experiment=tiny_llama", "launcher.kind=slurm", "~store"), "store: missing"),
+        (("experiment=tiny_llama", "launcher.kind=slurm"), "launcher.kind: must be one of basic"),
         (("experiment=tiny_llama", "determinism=null"), "determinism: must be a mapping"),
         (("experiment=tiny_llama", "store=[1]"), "store: must be text"),
         (("experiment=tiny_llama", "name=../x"), "no usable name"),

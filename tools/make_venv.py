@@ -57,6 +57,9 @@ def make(kind: str) -> None:
     dev_stamp = VENV / ".stamp-dev"
     if dev_stamp.exists() or not is_fresh("runtime"):
         # What an older lock installed beyond today's would stay behind: start over.
+        for old in VENV.glob(".stamp-*"):
+            # First, so that a half-removed environment is not taken for a finished one.
+            old.unlink()
         if VENV.exists():
             shutil.rmtree(VENV)
         say(f"making .venv with Python {sys.version.split()[0]}")

@@ -47,9 +47,8 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
         ResourceError: When the plan does not fit the environment's memories.
         PlanError: When the layout or the choices contradict the rules, with every finding.
     """
-    one_memory = request.device_memory_id == request.host_memory_id
     layout_request = request.layout_request
-    if one_memory:
+    if request.device_memory_id == request.host_memory_id:
         layout_request = replace(layout_request, staging="none", staging_window_bytes=None)
     request = replace(request, layout_request=layout_request)
     layout = request.layout
@@ -58,7 +57,7 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
     entries = _manifest(request, designs, census)
     tensors = {
         name: tuple(layout.tensors(layout_request, name, census))
-        for name in sorted(set(parts.representations(designs, staged=not one_memory)))
+        for name in sorted(set(parts.representations(designs)))
     }
     manifest = manifest_bytes(entries)
     checkpoint = Checkpoint(

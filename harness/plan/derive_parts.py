@@ -31,11 +31,11 @@ _STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
 """Test states whose materializations have a shorter name than the state."""
 
 
-def representations(designs: Sequence[StateDesign], *, staged: bool) -> Iterator[str]:
+def representations(designs: Sequence[StateDesign]) -> Iterator[str]:
     """Every representation that is planned."""
     for design in designs:
         yield design.representation
-        if staged and design.staging_representation is not None:
+        if design.staging_representation is not None:
             yield design.staging_representation
 
 
@@ -54,12 +54,11 @@ def materializations(
     Args:
         request: What is derived.
         designs: The adapter's states.
-        tensors: Tensors of every planned representation; a staging form that is not among them
-            is not planned.
+        tensors: Tensors of every representation.
     """
     for design in designs:
         form = design.staging_representation
-        if form is not None and form in tensors:
+        if form is not None:
             yield Materialization(
                 id=f"mat.{_stem(design.id)}.stage",
                 logical_state_id=design.id,

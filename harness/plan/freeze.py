@@ -89,16 +89,19 @@ def _manifest_entries(
 
 
 def _refuse_other(path: Path, content: bytes, *, digest: str) -> None:
-    if not path.exists() and not path.is_symlink():
+    if path.is_symlink():
+        got = "a symbolic link"
+    elif not path.exists():
         return
-    bound = max(MAX_PLAN_BYTES, MAX_MANIFEST_BYTES)
-    found = b"" if path.is_symlink() else read_bounded(path, max_bytes=bound)
-    if found == content and not path.is_symlink():
-        return
+    else:
+        found = read_bounded(path, max_bytes=max(MAX_PLAN_BYTES, MAX_MANIFEST_BYTES))
+        if found == content:
+            return
+        got = _described(found)
     raise PlanError(
         "another file is frozen there, and frozen files never change",
         expected=f"plan {digest}, file {sha256_digest(content)}",
-        got="a symbolic link" if path.is_symlink() else _described(found),
+        got=got,
         where=str(path),
         hint="freeze under another name, or remove the old plan and its sidecar yourself",
     )

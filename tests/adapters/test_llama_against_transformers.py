@@ -59,15 +59,19 @@ CASES: dict[str, dict[str, Any]] = {
         original_max_position_embeddings=32,
     ),
     "yarn": rope("yarn", factor=4.0, original_max_position_embeddings=32),
-    "yarn-scaled-untruncated": rope(
-        "yarn",
-        factor=4.0,
-        original_max_position_embeddings=24,
-        mscale=0.7,
-        mscale_all_dim=1.0,
-        beta_fast=16.0,
-        truncate=False,
-    ),
+    "yarn-scaled-untruncated": {
+        **rope(
+            "yarn",
+            rope_theta=100.0,
+            factor=4.0,
+            original_max_position_embeddings=64,
+            mscale=0.7,
+            mscale_all_dim=1.0,
+            beta_fast=16.0,
+            truncate=False,
+        ),
+        "head_dim": 32,  # enough pairs that an untruncated ramp differs
+    },
     "one-layer-large-theta-tied": {
         "num_hidden_layers": 1,
         "tie_word_embeddings": True,

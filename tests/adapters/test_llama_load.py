@@ -121,16 +121,18 @@ def test_conversion_without_staging_is_counted_and_given_back(
 
 
 @pytest.mark.parametrize("staging", STAGINGS)
+@pytest.mark.parametrize("stored", DTYPES, ids=str)
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 @pytest.mark.parametrize("first_row", [0, 11])
 def test_an_unwritten_slot_is_noticed(
     make_bench: Callable[..., Any],
     file_source: Any,
     staging: str,
+    stored: torch.dtype,
     compute: str,
     first_row: int,
 ) -> None:
-    bench = make_bench(torch.float32)
+    bench = make_bench(stored)
     realization = Realization(bench, bench.request(dtype=compute, **STAGINGS[staging]))
     key = "model.layers.1.self_attn.v_proj.weight"
     with pytest.raises(CheckpointError, match="1 slots hold no data"):

@@ -148,6 +148,13 @@ def test_encodings_that_can_hide_their_size_are_refused(options: dict[str, Any])
         decode("sentinels", data, where="here")
 
 
+def test_a_dictionary_is_refused_before_its_pages_are_looked_at() -> None:
+    rows = random_rows("sentinels", 50)
+    data = parquet(pa.Table.from_pylist(rows, schema=TABLES["sentinels"].schema))
+    with pytest.raises(EvidenceError, match="has a dictionary"):
+        inspect("sentinels", data, where="here")
+
+
 def test_declared_sizes_beyond_the_limits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"name": "x" * 50_000, "version": "1"}] * 200
     data, _ = encode("distributions", rows)

@@ -168,6 +168,18 @@ def test_two_files_that_changed_places(filled: Store) -> None:
     assert found(filled) == expected
 
 
+def test_two_records_that_changed_places_are_told_though_nothing_names_them(
+    store: Store, sample: ModuleType
+) -> None:
+    first, second = (
+        store.path("records", sample.put_record(store, experiment=name)) for name in ("a", "b")
+    )
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+    assert found(store) == sorted([(relative(store, p), "renamed") for p in (first, second)])
+
+
 def test_a_renamed_record_that_a_verdict_names(filled: Store) -> None:
     path = only(filled, "records")
     path.rename(path.with_name("f" * 64 + ".json"))

@@ -1,6 +1,7 @@
 """Binding against an oracle that tries every assignment in the documented order."""
 
-from itertools import product
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -15,20 +16,21 @@ from harness.plan.documents import from_document
 from harness.plan.environment import Environment
 from harness.plan.records import ComputeUnit, MemoryResource, Node, Resources
 
-KINDS = ("cpu", "cuda-gpu")
-MEMORY_KINDS = ("system-ram", "accelerator-vram")
-UUIDS = (None, None, "GPU-a", "GPU-b")
+# Mostly of one kind and unpinned, so that resources compete for one another.
+KINDS = ("cuda-gpu", "cuda-gpu", "cuda-gpu", "cpu")
+MEMORY_KINDS = ("accelerator-vram", "accelerator-vram", "system-ram")
+UUIDS = (None, None, None, "GPU-a", "GPU-b")
 
 
 @st.composite
-def swarms(draw: st.DrawFn, *, prefix: str, max_units: int) -> Resources:
+def swarms(draw: st.DrawFn, *, prefix: str) -> Resources:
     nodes = []
     for n in range(draw(st.integers(1, 2))):
         memories = [
             MemoryResource(
                 id=f"{prefix}{n}m{m}",
                 kind=draw(st.sampled_from(MEMORY_KINDS)),
-                capacity_bytes=draw(st.integers(1, 3)),
+                capacity_bytes=draw(st.integers(1, 2)),
             )
             for m in range(draw(st.integers(1, 2)))
         ]
@@ -47,7 +49,7 @@ def swarms(draw: st.DrawFn, *, prefix: str, max_units: int) -> Resources:
                     )
                 ),
             )
-            for u in range(draw(st.integers(0, max_units)))
+            for u in range(draw(st.integers(0, 2)))
         ]
         nodes.append(
             Node(id=f"{prefix}{n}", compute_units=tuple(units), memory_resources=tuple(memories))
@@ -76,9 +78,7 @@ def slots(wanted: Resources) -> list[tuple[str, Any]]:
     return listed
 
 
-def is_binding(wanted: Resources, there: Resources, chosen: dict[tuple[str, str], Any]) -> bool:
-    if len({id(item) for item in chosen.values()}) != len(chosen):
-        return False
+def is_binding(wanted: Resources, chosen: dict[tuple[str, str], Any]) -> bool:
     for node in wanted.nodes:
         real_node = chosen["node", node.id]
         for memory in node.memory_resources:
@@ -102,24 +102,42 @@ def is_binding(wanted: Resources, there: Resources, chosen: dict[tuple[str, str]
 
 
 def first_binding(wanted: Resources, there: Resources) -> Binding | None:
-    choices = {
-        "node": list(there.nodes),
-        "unit": [unit for node in there.nodes for unit in node.compute_units],
-        "memory": [memory for node in there.nodes for memory in node.memory_resources],
-    }
+    """Among all injective assignments that hold, the least in the order of choosing."""
+    here = listed(wanted)
+    real = listed(there)
     order = slots(wanted)
-    for picked in product(*(choices[what] for what, _ in order)):
-        chosen = {(what, item.id): real for (what, item), real in zip(order, picked, strict=True)}
-        if is_binding(wanted, there, chosen):
-            return Binding(
-                compute_units={n: r.id for (what, n), r in chosen.items() if what == "unit"},
-                memories={n: r.id for (what, n), r in chosen.items() if what == "memory"},
-            )
-    return None
+    best: tuple[list[int], dict[tuple[str, str], Any]] | None = None
+    for nodes in permutations(real["node"], len(here["node"])):
+        for units in permutations(real["unit"], len(here["unit"])):
+            for memories in permutations(real["memory"], len(here["memory"])):
+                chosen = {
+                    (what, item.id): picked
+                    for what, items in (("node", nodes), ("unit", units), ("memory", memories))
+                    for item, picked in zip(here[what], items, strict=True)
+                }
+                if not is_binding(wanted, chosen):
+                    continue
+                rank = [real[what].index(chosen[what, item.id]) for what, item in order]
+                if best is None or rank < best[0]:
+                    best = (rank, chosen)
+    if best is None:
+        return None
+    return Binding(
+        compute_units={n: r.id for (what, n), r in best[1].items() if what == "unit"},
+        memories={n: r.id for (what, n), r in best[1].items() if what == "memory"},
+    )
 
 
-@settings(max_examples=150, deadline=None)
-@given(wanted=swarms(prefix="p", max_units=1), there=swarms(prefix="e", max_units=2))
+def listed(swarm: Resources) -> dict[str, list[Any]]:
+    return {
+        "node": list(swarm.nodes),
+        "unit": [unit for node in swarm.nodes for unit in node.compute_units],
+        "memory": [memory for node in swarm.nodes for memory in node.memory_resources],
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(wanted=swarms(prefix="p"), there=swarms(prefix="e"))
 def test_the_first_binding_in_order_is_found(wanted: Resources, there: Resources) -> None:
     machine = Environment(resources=there, facts={})
     expected = first_binding(wanted, there)
@@ -133,6 +151,32 @@ def test_the_first_binding_in_order_is_found(wanted: Resources, there: Resources
     assert bound == bind(wanted, machine)
     for pairs in (bound.compute_units, bound.memories):
         assert len(set(pairs.values())) == len(pairs)
+
+
+def test_two_units_that_share_a_memory_need_two_that_do() -> None:
+    def machine(second: tuple[str, ...]) -> Environment:
+        swarm = gpus(2, prefix="real")
+        (node,) = swarm.nodes
+        units = (node.compute_units[0], replace(node.compute_units[1], memory_resources=second))
+        nodes = (replace(node, compute_units=units),)
+        return Environment(resources=replace(swarm, nodes=nodes), facts={})
+
+    assert bind(gpus(2), machine(("real1.vram", "real.ram"))).memories["gpu.ram"] == "real.ram"
+    with pytest.raises(ResourceError):
+        bind(gpus(2), machine(("real1.vram",)))
+
+
+def test_two_nodes_bind_to_two_nodes() -> None:
+    one = gpus(1)
+    (node,) = one.nodes
+    other = gpus(1, prefix="second").nodes[0]
+    wanted = replace(one, nodes=(node, other))
+    real = gpus(2, prefix="real")
+    with pytest.raises(ResourceError, match=r"2 resources .*node"):
+        bind(wanted, Environment(resources=real, facts={}))
+    two = replace(real, nodes=(*gpus(1, prefix="a").nodes, *gpus(1, prefix="b").nodes))
+    bound = bind(wanted, Environment(resources=two, facts={}))
+    assert bound.compute_units == {"gpu0": "a0", "second0": "b0"}
 
 
 def test_a_swarm_binds_to_itself() -> None:

@@ -25,6 +25,14 @@ def document(published_bytes: bytes) -> Document:
 
 
 @pytest.fixture(scope="module")
+def short(document: Document) -> Document:
+    """The same with the first hundred tensor keys, which no rule but one looks at."""
+    data = document["adapter_data"]
+    keys = data["allowed_tensor_keys"][:100]
+    return {**document, "adapter_data": {**data, "allowed_tensor_keys": keys}}
+
+
+@pytest.fixture(scope="module")
 def machine(published_result: dict[str, Any]) -> Environment:
     return parse_environment(published_result, where="published")
 
@@ -226,7 +234,7 @@ CASES: list[tuple[str, str, Callable[[Document], object]]] = [
     ),
     (
         "tensor-keys",
-        "$.adapter_data.allowed_tensor_keys[44362]",
+        "$.adapter_data.allowed_tensor_keys[100]",
         lambda d: d["adapter_data"]["allowed_tensor_keys"].append(
             d["adapter_data"]["allowed_tensor_keys"][7]
         ),
@@ -247,13 +255,13 @@ CASES: list[tuple[str, str, Callable[[Document], object]]] = [
 
 @pytest.mark.parametrize(("rule", "path", "change"), CASES)
 def test_a_broken_rule_is_found_at_its_place(
-    document: Document,
+    short: Document,
     machine: Environment,
     rule: str,
     path: str,
     change: Callable[[Document], object],
 ) -> None:
-    copied = copy.deepcopy(document)
+    copied = copy.deepcopy(short)
     change(copied)
     findings = check(copied, machine)
     assert (rule, path) in {(finding.rule, finding.path) for finding in findings}
@@ -265,9 +273,9 @@ def test_each_of_the_seventeen_rules_is_broken_above() -> None:
     }
 
 
-def test_capacity_is_met_to_the_byte(document: Document) -> None:
+def test_capacity_is_met_to_the_byte(short: Document) -> None:
     free = 12_485_525_504 - 10_391_381_656
-    fits = copy.deepcopy(document)
+    fits = copy.deepcopy(short)
     mat(fits, 1, expected_bytes=1_689_347_736 + free)
     assert check(fits, None) == []
 

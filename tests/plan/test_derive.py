@@ -366,12 +366,30 @@ def test_a_plan_asks_only_for_what_it_uses() -> None:
 def test_arenas_count_with_their_padding() -> None:
     wide = request()
     tight = replace(
-        wide.layout_request, workload=replace(wide.layout_request.workload, max_positions=131_056)
+        wide.layout_request, workload=replace(wide.layout_request.workload, max_positions=131_024)
     )
-    # Cells and snapshot of 524,224 bytes take 8 granules each; bank and table one each.
+    # Cells and snapshot of 524,096 bytes take 8 granules each, bank and table one each; the
+    # bare sum would fit into 1 MiB.
     document, _ = derive(replace(wide, layout_request=tight))
     memories = document["resources"]["nodes"][0]["memory_resources"]
     assert memories[1]["capacity_bytes"] == 2 * MIB
+
+
+class ManyTensors(FakeLayout):
+    def tensors(
+        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+    ) -> tuple[TensorSpec, ...]:
+        if representation == "table":
+            one = TensorSpec(name="t", dtype="uint8", shape=(1,))
+            return tuple(replace(one, name=f"t{index}") for index in range(16_385))
+        return super().tensors(request, representation, census)
+
+
+def test_tensors_count_with_their_alignment() -> None:
+    document, _ = derive(request(layout=ManyTensors()))
+    assert document["materializations"][2]["expected_bytes"] == 16_385
+    memories = document["resources"]["nodes"][0]["memory_resources"]
+    assert memories[1]["capacity_bytes"] == 2 * MIB  # 16,385 x 64 bytes are more than 1 MiB
 
 
 def test_a_memory_that_is_too_small_is_told() -> None:

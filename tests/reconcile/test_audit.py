@@ -249,9 +249,10 @@ def test_a_manifest_that_cannot_be_had_fails() -> None:
 STORIES: dict[str, tuple[Callable[[Tables], None], set[str]]] = {}
 
 
-def story(*checks: str) -> Callable[[Callable[[Tables], None]], None]:
-    def add(change: Callable[[Tables], None]) -> None:
+def story(*checks: str) -> Callable[[Callable[[Tables], None]], Callable[[Tables], None]]:
+    def add(change: Callable[[Tables], None]) -> Callable[[Tables], None]:
         STORIES[change.__name__.replace("_", " ")] = (change, set(checks))
+        return change
 
     return add
 
@@ -301,6 +302,12 @@ def an_optional_copy_does_not_qualify(rows: Tables) -> None:
 
 @story("realization.release")
 def nothing_qualified(rows: Tables) -> None:
+    staging(rows)["qualifying_ids"] = []
+
+
+@story("realization.materializations", "realization.release")
+def the_staging_was_released_though_nothing_qualified(rows: Tables) -> None:
+    final(rows).update(requested_bytes=159, status="REALIZATION_FAILED")
     staging(rows)["qualifying_ids"] = []
 
 
@@ -442,6 +449,14 @@ def restore_did_not_bring_the_state_back(rows: Tables) -> None:
 
 
 @story("state.selfproof")
+def restore_brought_back_the_same_wrong_state_everywhere(rows: Tables) -> None:
+    for realization in (0, 1):
+        for state in rows["states", realization]:
+            if state["point"] == "after_restore":
+                state["digest"] = sha(f"other {state['name']}")
+
+
+@story("state.selfproof")
 def decode_changed_nothing(rows: Tables) -> None:
     for realization in (0, 1):
         for state in rows["states", realization]:
@@ -519,6 +534,35 @@ def test_the_allowance_itself_is_within_the_allowance() -> None:
     assert faithful(rows).status == "passed"
     tighter = make_plan(memory_allowances=MemoryAllowances(unplanned_host_bytes=ALLOWANCE - 1))
     assert "memory.unplanned" in failing(judged(rows, tighter))
+
+
+def test_a_release_that_nothing_qualified_is_named_where_the_ids_stand() -> None:
+    rows = make_tables()
+    the_staging_was_released_though_nothing_qualified(rows)
+    found = paths(faithful(rows), "realization.release")
+    assert found == ["tables/materializations/r1[id=mat.w.stage].qualifying_ids"]
+
+
+def test_a_live_persistent_copy_in_forbidden_memory_is_named_by_its_memory() -> None:
+    rows = make_tables()
+    final(rows)["memory_resource_id"] = RAM
+    (found,) = [
+        d
+        for d in faithful(rows).differences
+        if d.check == "realization.materializations" and d.path.endswith("].memory_resource_id")
+    ]
+    assert "no persistent copy of state.w in node0.ram" in found.expected
+
+
+def test_a_check_that_trips_over_rows_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(subject: object, findings: object) -> None:
+        raise ValueError("these rows make no sense")
+
+    monkeypatch.setitem(CHECKS, "numbers.finite", trip)  # type: ignore[arg-type]
+    verdict = faithful(make_tables())
+    assert verdict.status == "failed"
+    assert failing(verdict) == {"numbers.finite"}
+    assert "these rows make no sense" in verdict.differences[0].got
 
 
 def test_totals_are_recomputed() -> None:

@@ -13,7 +13,7 @@ from harness.canonical import parse_json
 from harness.errors import InvalidInputError
 from harness.plan.format import plan_digest, plan_file_bytes
 from harness.plan.load import LoadedPlan, parse_plan
-from harness.reconcile.compare import json_path
+from harness.reconcile.compare import find, json_path
 from harness.reconcile.published import PublishedReport, audit_published
 
 Place = tuple[str | int, ...]
@@ -295,3 +295,24 @@ def test_a_plan_of_another_schema_is_invalid_input(
     native = replace(plan, plan=replace(plan.plan, schema="harness.plan/1"))
     with pytest.raises(InvalidInputError, match="published schema"):
         audit_published(native, result)
+
+
+@pytest.mark.parametrize("index", range(1, 6))
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (("process", "VmRSS_kib"), ("process", "VmHWM_kib")),
+        (("cuda_allocated_bytes",), ("cuda_peak_allocated_bytes",)),
+        (("vmstat", "pgmajfault"), ("vmstat", "pgfault")),
+    ],
+)
+def test_a_mark_below_what_it_marks_is_refused_naming_both(
+    plan: LoadedPlan, result: dict[str, Any], index: int, low: Place, high: Place
+) -> None:
+    root: Place = ("observed", "process_checkpoints", index)
+    now = find(result, (*root, *low))
+    report = audit_published(plan, changed(result, (*root, *high), now - 1))
+    assert any(
+        json_path((*root, *low)) in d.got and d.path == json_path((*root, *high))
+        for d in report.differences
+    )

@@ -1,14 +1,13 @@
 """Experiments: Hydra composes them; nothing here runs one.
 
-The only importer of Hydra. An experiment is a YAML file that pins its plan; composition turns it
-and the command line's overrides into one frozen :class:`ExperimentConfig`. Values that the plan
+The only file that imports Hydra. An experiment is a YAML file that pins its plan; composition turns
+it and the command line's overrides into one frozen :class:`ExperimentConfig`. Values that the plan
 governs cannot be overridden without freezing another plan. Nothing is instantiated, no environment
 variable is read, and Hydra's process-wide state is as it was when a function returns. Knows
 nothing of plans' contents, processes or devices.
 """
 
 import itertools
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,38 +30,8 @@ from yaml import YAMLError
 
 from harness.canonical import is_digest
 from harness.errors import HarnessError, InvalidInputError
+from harness.experiment.fields import GOVERNED, faults, governed_changes, refusals
 
-_SECTIONS: Mapping[str, frozenset[str]] = {
-    "plan": frozenset({"path", "digest"}),
-    "model": frozenset({"family", "repository", "revision", "source"}),
-    "device": frozenset({"kind", "simulated_vram_bytes", "system_ram_limit_bytes"}),
-    "workload": frozenset(
-        {
-            "prompt_text",
-            "chat",
-            "prompt_token_ids",
-            "chunk_rows",
-            "decode_steps",
-            "repetitions",
-            "fresh_realizations",
-            "sampling",
-            "max_positions",
-        }
-    ),
-    "realization": frozenset({"staging", "staging_window_bytes", "unplanned_host_bytes"}),
-    "determinism": frozenset(
-        {"dtype", "num_threads", "deterministic_algorithms", "batch_invariant", "kernel_set"}
-    ),
-    "timeouts": frozenset({"fixture_s", "realization_s", "audit_s"}),
-    "checks": frozenset({"acceptance", "telemetry"}),
-    "launcher": frozenset({"kind"}),
-}
-_VALUES = frozenset({"name", "store", "cache"})
-GOVERNED = ("model", "device", "workload", "realization", "determinism", "checks", "timeouts")
-"""Sections whose values a frozen plan decides."""
-ALLOWED_TARGETS: frozenset[str] = frozenset()
-"""Import paths that a ``_target_`` may name. Nothing is instantiated today."""
-_PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z0-9_][A-Za-z0-9_.\-\[\]]*\}")
 _NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 _NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.\-]+")
 MAX_JOBS = 1000
@@ -151,7 +120,7 @@ def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> Experim
         cache=_path(config, "cache", given, root),
         checks=config["checks"],
         overrides=tuple(overrides),
-        governed_changes=_changes(pinned, config),
+        governed_changes=governed_changes(pinned, config),
         **{name: config[name] for name in (*GOVERNED, "launcher") if name != "checks"},
     )
 
@@ -248,7 +217,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     composed = compose(config_name="config", overrides=list(overrides))
     raw = OmegaConf.to_container(composed, resolve=False)
-    problems = sorted(_refused(raw, ""))
+    problems = sorted(refusals(raw, ""))
     if problems:
         raise InvalidInputError(
             "the composed experiment is refused:\n  - " + "\n  - ".join(problems)
@@ -256,48 +225,13 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     resolved = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
     config = {str(key): value for key, value in resolved.items()}
-    problems = sorted(_unknown(config))
+    problems = sorted(faults(config))
     if problems:
         raise InvalidInputError(
             "the experiment has other fields:\n  - " + "\n  - ".join(problems),
             hint="see the files under the configuration folder for the fields there are",
         )
     return config
-
-
-def _refused(value: Any, path: str) -> Iterator[str]:
-    """Yield what a composed configuration must not hold, wherever it stands."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            here = f"{path}.{key}" if path else str(key)
-            if key == "_target_" and item not in ALLOWED_TARGETS:
-                yield f"{here}: {item!r} is not in the allow list; nothing is instantiated"
-            yield from _refused(str(key), here)
-            yield from _refused(item, here)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _refused(item, f"{path}[{index}]")
-    elif isinstance(value, str) and "${" in _PLAIN_INTERPOLATION.sub("", value):
-        yield (
-            f"{path}: {value!r}: only references to other fields are allowed, no resolver "
-            "(a configuration does not depend on environment variables)"
-        )
-
-
-def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
-    for key in config.keys() - _SECTIONS.keys() - _VALUES:
-        yield f"{key}: unknown"
-    for key in (_SECTIONS.keys() | _VALUES) - config.keys():
-        yield f"{key}: missing"
-    for name, known in _SECTIONS.items():
-        section = config.get(name)
-        if isinstance(section, dict):
-            yield from (f"{name}.{key}: unknown" for key in section.keys() - known)
-        elif not (section is None and name in ("plan", "checks")) and name in config:
-            yield f"{name}: must be a mapping, not {section!r}"
-    for name in _VALUES & config.keys():
-        if config[name] is not None and not isinstance(config[name], str):
-            yield f"{name}: must be text, not {config[name]!r}"
 
 
 def _plan_of(
@@ -344,30 +278,3 @@ def _path(config: Mapping[str, Any], key: str, given: set[str], root: Path) -> P
         return None
     path = Path(config[key]).expanduser()
     return path.absolute() if key in given else root / path
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
-    else:
-        yield path, value
-
-
-def _changes(pinned: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
-    before = {key: v for name in GOVERNED for key, v in _leaves(pinned[name], name)}
-    after = {key: v for name in GOVERNED for key, v in _leaves(config[name], name)}
-    return tuple(
-        f"{key}: {_short(before, key)} -> {_short(after, key)}"
-        for key in sorted(before.keys() | after.keys())
-        if key not in before
-        or key not in after
-        or (type(before[key]), before[key]) != (type(after[key]), after[key])
-    )
-
-
-def _short(values: Mapping[str, Any], key: str) -> str:
-    if key not in values:
-        return "absent"
-    text = json.dumps(values[key], ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
