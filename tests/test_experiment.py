@@ -32,7 +32,7 @@ def test_each_experiment_composes_and_pins_its_plan(repo_root: Path, name: str) 
     assert config.name == name
     assert config.plan_path == repo_root / "plans" / f"{name}.json"
     assert config.plan_digest is not None
-    assert config.store == repo_root / "runs"
+    assert config.store == repo_root / "runs" / "evidence"
     assert config.cache is None
     assert config.governed_changes == ()
     config.require_frozen()

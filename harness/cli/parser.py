@@ -148,7 +148,10 @@ def _reconcile(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 def _store(parser: Parser) -> None:
     parser.add_argument(
-        "--store", type=Path, default=Path("runs"), help="folder of evidence (default: runs)"
+        "--store",
+        type=Path,
+        default=Path("runs/evidence"),
+        help="folder of evidence (default: runs/evidence)",
     )
 
 

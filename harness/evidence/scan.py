@@ -68,15 +68,15 @@ def scan(
         temporary = _TEMPORARY.match(entry.name)
         if stat.S_ISLNK(status.st_mode):
             problems.append(problem(path, "unsafe", "is a symbolic link; links are not followed"))
-        elif stat.S_ISDIR(status.st_mode):
-            if entry.name not in subfolders:
-                problems.append(problem(path, "extra", "is a folder that does not belong here"))
-        elif not stat.S_ISREG(status.st_mode):
+        elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             problems.append(problem(path, "unsafe", "is not a regular file"))
         elif temporary:
             if not _writer_is_running(int(temporary.group(1)), status.st_mtime):
                 text = "was left by a writer that was interrupted; it can be deleted"
                 problems.append(problem(path, "leftover", text))
+        elif stat.S_ISDIR(status.st_mode):
+            if entry.name not in subfolders:
+                problems.append(problem(path, "extra", "is a folder that does not belong here"))
         elif status.st_size > max_bytes:
             text = f"is {status.st_size} bytes long, at most {max_bytes} are read"
             problems.append(problem(path, "unsafe", text))

@@ -85,7 +85,7 @@ TABLES: Mapping[str, Table] = dict(
             "authorities",
             "producer",
             "result",
-            "logical_state_id materialization_id",
+            "logical_state_id materialization_id point",
             {
                 "logical_state_id": "str",
                 "materialization_id": "str",

@@ -116,7 +116,7 @@ def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> Experim
         plan_path=path,
         plan_digest=digest,
         root=root,
-        store=_path(config, "store", given, root) or root / "runs",
+        store=_path(config, "store", given, root) or root / "runs" / "evidence",
         cache=_path(config, "cache", given, root),
         checks=config["checks"],
         overrides=tuple(overrides),

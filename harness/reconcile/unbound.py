@@ -9,8 +9,6 @@ from collections.abc import Mapping
 PREDICATE: Mapping[str, str] = {
     "$.experiment": "",
     "$.environment.facts": "",
-    "$.fixture.digest": "",
-    "$.fixture.recipe_digest": "",
     "$.source": "",
     "$.claims": "",
     "$.command": "",

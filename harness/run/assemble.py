@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.canonical import file_digest
 from harness.errors import EvidenceError
 from harness.evidence import tables
 from harness.evidence.redact import redact_command
@@ -28,19 +27,21 @@ from harness.evidence.statement import (
 from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
 from harness.measure.clock import utc_timestamp
+from harness.measure.pages import BLIND_SPOTS
 from harness.plan.binding import Binding
 from harness.plan.environment import Environment, environment_document
 from harness.plan.load import LoadedPlan
+from harness.plan.recipe import recipe_digest
 from harness.reconcile.result import result_digest
 from harness.run.processes import Outcome
-from harness.run.recipe import FIXTURE_FILE, recipe_digest
 
 Rows = list[dict[str, Any]]
 CLAIMS = (
     Claim(name="cuda", label="not_executed", detail="no CUDA device took part in this run"),
     Claim(name="cuda_graph", label="not_executed", detail="no CUDA graph was captured or replayed"),
+    *(Claim(name="memory.blind_spot", label="not_evaluated", detail=spot) for spot in BLIND_SPOTS),
 )
-"""What a reader could take for shown, and was not executed."""
+"""What a reader could take for shown, and was not executed or cannot be seen."""
 
 
 @dataclass(kw_only=True)
@@ -109,7 +110,24 @@ def totals(plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]) -> d
         "planned_bytes": dict(sorted(planned.items())),
         "observed_bytes": dict(sorted(observed.items())),
         "num_steps": sum(len(listed) for listed in rows.get("steps", {}).values()),
-    }
+    } | _smallest_visible(plan, rows)
+
+
+def _smallest_visible(
+    plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]
+) -> dict[str, int]:
+    """The smallest copy that every reading after population would have shown, in bytes."""
+    allowances = plan.plan.memory_allowances
+    readings = [
+        row["unplanned_bytes"]
+        for listed in rows.get("checkpoints", {}).values()
+        for row in listed
+        if row["point"] in ("after_population", "after_release", "after_decode")
+    ]
+    if allowances is None or not readings:
+        return {}
+    limit = allowances.unplanned_host_bytes
+    return {"smallest_visible_mirror_bytes": max(0, limit + 1 - min(readings))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +140,6 @@ class Assembly:
     manifest_bytes: bytes | None
     binding: Binding
     environment: Environment
-    fixture_folder: Path
     folders: Mapping[int | None, Sequence[Path]]
     """Folders in which children wrote tables, by realization."""
     outcomes: Sequence[Outcome]
@@ -164,7 +181,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         ),
         environment=environment_document(assembly.environment),
         applicability_key=key,
-        fixture=_fixture(assembly),
+        fixture=_fixture(assembly.loaded, gathered.written),
         source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
         totals=totals(assembly.loaded, gathered.rows),
@@ -190,13 +207,11 @@ def source_of(root: Path) -> SourceIdentity:
     )
 
 
-def _fixture(assembly: Assembly) -> FixtureReference | None:
-    path = assembly.fixture_folder / FIXTURE_FILE
-    if not path.is_file():
+def _fixture(loaded: LoadedPlan, written: Sequence[WrittenTable]) -> FixtureReference | None:
+    outputs = [table.digest for table in written if table.name == "fixture_outputs"]
+    if not outputs:
         return None
-    return FixtureReference(
-        recipe_digest=recipe_digest(assembly.loaded.document), digest=file_digest(path)
-    )
+    return FixtureReference(recipe_digest=recipe_digest(loaded.document), digest=outputs[0])
 
 
 def _result(loaded: LoadedPlan, key: ApplicabilityKey | None, gathered: Gathered) -> str | None:

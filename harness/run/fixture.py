@@ -28,6 +28,7 @@ from harness.errors import InvalidInputError
 from harness.evidence import tables
 from harness.evidence.source import package_digest
 from harness.plan.load import load_plan
+from harness.plan.recipe import FIXTURE_FILE, recipe_digest
 from harness.plan.request import layout_request
 from harness.realize.recorder import ReferenceRows
 from harness.realize.sampling import Choice, greedy
@@ -35,7 +36,6 @@ from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import run_child, say
 from harness.run.conditions import KEY_FIELDS, apply_determinism, measured_conditions
 from harness.run.job import Job, device_class, read_job
-from harness.run.recipe import FIXTURE_FILE, recipe_digest
 from harness.state.digests import tensor_digest
 
 Row = dict[str, object]

@@ -23,6 +23,7 @@ from harness.measure.witness_client import WitnessClient
 from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.load import load_plan
 from harness.plan.manifest import ManifestEntry, load_manifest
+from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
 from harness.plan.request import census_of, layout_request, representations
 from harness.realize import sentinels
@@ -38,7 +39,6 @@ from harness.realize.warmup import warm_up
 from harness.run.child import run_child, say
 from harness.run.conditions import apply_determinism, measured_conditions
 from harness.run.job import Job, device_class, read_job
-from harness.run.recipe import FIXTURE_FILE
 from harness.run.watch import Watch, source_accesses
 from harness.state.arena import Arena, Memory
 from harness.state.digests import count_non_finite

@@ -8,6 +8,7 @@ from the auditor. Nothing heavy starts before the static check has passed.
 """
 
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -169,9 +170,9 @@ def _pinned(loaded: LoadedPlan) -> Checkpoint:
 
 @contextmanager
 def _work_folder(store: Path) -> Iterator[Path]:
-    # A name that simultaneous runs cannot share; the children's tables live here until they are
-    # taken into the store.
-    work = store / "work" / f"{utc_timestamp()[:19].replace(':', '')}-{secrets.token_hex(6)}"
+    # A temporary name that simultaneous runs cannot share, and that names its writer: what a
+    # killed run leaves is recognized. The children's tables live here until the store has them.
+    work = store / f".run.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     work.mkdir(parents=True)
     try:
         yield work
@@ -262,7 +263,6 @@ def _record(
         manifest_bytes=read_bounded(path, max_bytes=MAX_PLAN_BYTES),
         binding=prepared.job.binding,
         environment=prepared.job.environment,
-        fixture_folder=prepared.job.fixture,
         folders={**folders, None: [prepared.job.fixture]},
         outcomes=outcomes,
         package_root=PACKAGE_ROOT,

@@ -145,6 +145,7 @@ def test_harmless_fields_are_ignored(small_document: dict[str, Any]) -> None:
         "transformers.js_config": {"dtype": "q4"},
         "pretraining_tp": 1,
         "quantization_config": None,
+        "rope_interleaved": False,
         "architectures": ["LlamaForCausalLM"],
     }
     assert parse_document(small_document | extra) == parse_document(small_document)

@@ -35,6 +35,7 @@ from harness.plan.format import plan_digest, plan_file_bytes
 from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
 from harness.plan.load import LoadedPlan, parse_plan
 from harness.plan.manifest import ManifestEntry, manifest_bytes
+from harness.plan.recipe import recipe_digest
 from harness.reconcile.result import result_digest
 
 Row = dict[str, Any]
@@ -747,6 +748,15 @@ def by_name(rows: Tables) -> dict[str, dict[int | None, list[Row]]]:
     return named
 
 
+def _fixture_reference(
+    plan: LoadedPlan, written: Sequence[WrittenTable]
+) -> FixtureReference | None:
+    outputs = [table.digest for table in written if table.name == "fixture_outputs"]
+    if "reference_fixture" not in plan.document or not outputs:
+        return None
+    return FixtureReference(recipe_digest=recipe_digest(plan.document), digest=outputs[0])
+
+
 def make_predicate(
     plan: LoadedPlan, rows: Tables, written: Sequence[WrittenTable] | None = None, **changes: Any
 ) -> RecordPredicate:
@@ -775,7 +785,7 @@ def make_predicate(
         ),
         environment=copy.deepcopy(ENVIRONMENT),
         applicability_key=KEY,
-        fixture=FixtureReference(recipe_digest=sha("recipe"), digest=sha("fixture")),
+        fixture=_fixture_reference(plan, written),
         source=SourceIdentity(),
         tables=tuple(written),
         totals={

@@ -597,6 +597,31 @@ def test_the_fixture_reference_need_not_be_there_without_a_fixture() -> None:
     assert "$.fixture" in paths(judged(rows, plan, fixture=with_reference), "plan.binding")
 
 
+@pytest.mark.parametrize("field", ["recipe_digest", "digest"])
+def test_the_fixture_reference_is_recomputed(field: str) -> None:
+    fixture = replace(make_predicate(PLAN, make_tables()).fixture, **{field: sha("other")})
+    assert f"$.fixture.{field}" in paths(judged(make_tables(), fixture=fixture), "plan.binding")
+
+
+def test_the_smallest_visible_mirror_is_recomputed() -> None:
+    rows = make_tables()
+    limit = PLAN.plan.memory_allowances.unplanned_host_bytes
+    least = min(
+        row["unplanned_bytes"]
+        for (name, _), listed in rows.items()
+        if name == "checkpoints"
+        for row in listed
+        if row["point"] in ("after_population", "after_release", "after_decode")
+    )
+    totals = make_predicate(PLAN, rows).totals
+    right = {**totals, "smallest_visible_mirror_bytes": limit + 1 - least}
+    assert "summaries.agree" not in failing(faithful(rows, totals=right))
+    wrong = {**totals, "smallest_visible_mirror_bytes": limit - least}
+    assert paths(faithful(rows, totals=wrong), "summaries.agree") == [
+        "$.totals.smallest_visible_mirror_bytes"
+    ]
+
+
 # Rules by themselves
 
 

@@ -116,9 +116,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def freeze(
-    tmp_path_factory: pytest.TempPathFactory, cache: Path
-) -> Callable[..., LoadedPlan]:
+def freeze(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., LoadedPlan]:
     def _freeze(**changes: Any) -> LoadedPlan:
         folder = tmp_path_factory.mktemp("plans")
         return freeze_settings(
@@ -144,7 +142,12 @@ def run_plan(
         assert plan.path is not None
         argv = (sys.executable, "-m", "harness.run.producer")
         if faults:
-            argv = (sys.executable, str(Path(__file__).parent / "faulty_producer.py"), *faults, "--")
+            argv = (
+                sys.executable,
+                str(Path(__file__).parent / "faulty_producer.py"),
+                *faults,
+                "--",
+            )
         code = run(
             RunRequest(
                 experiment="small",

@@ -11,6 +11,7 @@ import pytest
 from harness.canonical import sha256_digest
 from harness.errors import InvalidInputError, PlanError, ResourceError
 from harness.evidence.record import load_record
+from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
 from harness.measure.environment import DeviceRequest
 from harness.plan.load import LoadedPlan
@@ -27,13 +28,13 @@ def test_a_faithful_run_passes_and_leaves_only_a_clean_store(passed: Any) -> Non
     assert passed.code == 0
     assert passed.verdict["status"] == "passed"
     assert passed.failed == set()
-    assert not list((passed.store.root / "work").iterdir())
+    assert not list(passed.store.root.glob(".*"))
     assert verify_store(passed.store.root, plans=None) == []
     (digest,) = passed.store.digests("records")
     record = load_record(digest, passed.store)
     bytes_ = passed.store.path("records", digest).read_bytes()
     assert sha256_digest(bytes_) == digest
-    assert record.predicate["result_digest"] == passed.verdict["result_digest"]
+    assert record.predicate.result_digest == passed.verdict["result_digest"]
     assert len(bytes_) < 64 << 10
 
 
@@ -53,7 +54,7 @@ def test_what_is_recorded_is_what_happened(passed: Any) -> None:
     assert stage["resident_bytes"] >= 2**20
     assert arenas["after_release", "mat.weights.stage"]["mapped_bytes"] == 0
     assert arenas["after_decode", "mat.weights.resident"]["resident_bytes"] > 0
-    claims = {claim["name"]: claim["label"] for claim in record.predicate["claims"]}
+    claims = {claim.name: claim.label for claim in record.predicate.claims}
     assert claims["cuda"] == "not_executed"
     assert passed.summary["status"] == "passed"
     assert passed.summary["tokens"] == [
@@ -65,11 +66,10 @@ def test_two_runs_of_one_plan_have_one_result(
     run_plan: Callable[..., Any], small_plan: LoadedPlan
 ) -> None:
     run_plan(small_plan)
-    run_plan_again = run_plan
-    trial = run_plan_again(small_plan)
+    trial = run_plan(small_plan)
     records = [load_record(digest, trial.store) for digest in trial.store.digests("records")]
     assert len(records) == 2
-    assert len({record.predicate["result_digest"] for record in records}) == 1
+    assert len({record.predicate.result_digest for record in records}) == 1
 
 
 def test_streaming_and_plain_cpu_pass_too(
@@ -164,12 +164,10 @@ def test_four_simultaneous_runs_never_collide(
         thread.join()
     capsys.readouterr()
     assert codes == [0, 0, 0, 0]
-    from harness.evidence.store import Store
-
     store = Store(tmp_path / "store")
     assert len(store.digests("records")) == 4
     results = {
-        load_record(digest, store).predicate["result_digest"] for digest in store.digests("records")
+        load_record(digest, store).predicate.result_digest for digest in store.digests("records")
     }
     assert len(results) == 1
     assert verify_store(store.root, plans=None) == []

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.plan.check import check_plan
+from harness.plan.recipe import recipe_digest
 from harness.plan.records import Plan
 from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
@@ -56,7 +57,17 @@ def binding(subject: Subject, findings: Findings) -> None:
     if has_fixture != (subject.plan.reference_fixture is not None):
         wanted = ABSENT if has_fixture else "the reference fixture's digests"
         findings.differ("$.fixture", wanted, "present" if has_fixture else ABSENT)
+    if predicate.fixture is not None and subject.plan.reference_fixture is not None:
+        recipe, outputs = recipe_digest(subject.loaded.document), _outputs_digest(subject)
+        findings.equal("$.fixture.recipe_digest", recipe, predicate.fixture.recipe_digest)
+        findings.equal("$.fixture.digest", outputs, predicate.fixture.digest)
     _facts(subject, findings)
+
+
+def _outputs_digest(subject: Subject) -> str | None:
+    """The fixture is named by the digest of its outputs' table."""
+    outputs = [table for table in subject.predicate.tables if table.name == "fixture_outputs"]
+    return outputs[0].digest if outputs else None
 
 
 def _problem(subject: Subject) -> str:

@@ -9,7 +9,7 @@ from harness.reconcile.findings import ABSENT, Findings, KeyedRows, Row
 from harness.reconcile.intent import is_transient, is_wanted
 from harness.reconcile.view import POINTS, Subject
 
-_SETTLED = ("after_population", "after_release", "after_decode")
+SETTLED = ("after_population", "after_release", "after_decode")
 """Points at which nothing unplanned may be left."""
 _NOT_FALLING = (
     "read_at",
@@ -37,13 +37,13 @@ def unplanned(subject: Subject, findings: Findings) -> None:
             if baseline is not None:
                 growth = _growth(baseline, row)
                 findings.equal(f"{path}.unplanned_bytes", growth, row["unplanned_bytes"])
-            if key[0] in _SETTLED:
+            if key[0] in SETTLED:
                 got = row["unplanned_bytes"]
                 findings.require(got <= limit, f"{path}.unplanned_bytes", f"at most {limit}", got)
-        _present(findings, table, [(point,) for point in ("baseline", *_SETTLED)])
+        _present(findings, table, [(point,) for point in ("baseline", *SETTLED)])
     for _realization, table in subject.view.each(findings, "ledger"):
         for key, row in table.rows.items():
-            if key[0] in _SETTLED:
+            if key[0] in SETTLED:
                 findings.columns(table.path(key), {"unplanned_tensor_bytes": 0}, row)
 
 

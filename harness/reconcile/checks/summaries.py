@@ -2,9 +2,12 @@
 
 from collections import Counter
 
+from harness.reconcile.checks.memory import SETTLED
 from harness.reconcile.findings import ABSENT, Findings
 from harness.reconcile.intent import planned_bytes, recomputed_status
 from harness.reconcile.view import Subject
+
+MIRROR = "smallest_visible_mirror_bytes"
 
 
 def agree(subject: Subject, findings: Findings) -> None:
@@ -32,8 +35,25 @@ def agree(subject: Subject, findings: Findings) -> None:
     _totals(findings, "$.totals.planned_bytes", planned, totals.get("planned_bytes"))
     _totals(findings, "$.totals.observed_bytes", observed, totals.get("observed_bytes"))
     findings.equal("$.totals.num_steps", num_steps, totals.get("num_steps"))
-    for name in sorted(totals.keys() - {"planned_bytes", "observed_bytes", "num_steps"}):
+    if MIRROR in totals:
+        findings.equal(f"$.totals.{MIRROR}", smallest_visible(subject, findings), totals[MIRROR])
+    for name in sorted(totals.keys() - {"planned_bytes", "observed_bytes", "num_steps", MIRROR}):
         findings.differ(f"$.totals.{name}", ABSENT, "a total that no table gives")
+
+
+def smallest_visible(subject: Subject, findings: Findings) -> int | None:
+    """The smallest copy that every reading after population would have shown, in bytes."""
+    allowances = subject.plan.memory_allowances
+    readings = [
+        row["unplanned_bytes"]
+        for _realization, table in subject.view.each(findings, "checkpoints")
+        for key, row in table.rows.items()
+        if key[0] in SETTLED
+    ]
+    if allowances is None or not readings:
+        return None
+    least: int = min(readings)
+    return max(0, allowances.unplanned_host_bytes + 1 - least)
 
 
 def _totals(findings: Findings, path: str, recomputed: dict[str, int], recorded: object) -> None:
