@@ -67,7 +67,9 @@ class InvalidInputError(HarnessError):
 class PlanError(InvalidInputError):
     """A plan that breaks one or more rules; ``findings`` lists every one, sorted."""
 
-    def __init__(self, problem: str, findings: Sequence[object] = (), **details: str | None) -> None:
+    def __init__(
+        self, problem: str, findings: Sequence[object] = (), **details: str | None
+    ) -> None:
         super().__init__(problem, **details)
         self.findings = tuple(findings)
 

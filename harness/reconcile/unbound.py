@@ -26,10 +26,10 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "checkpoints": {
         "read_at": "not falling",
-        "vm_hwm_bytes": "at least VmRSS, not falling",
+        "vm_hwm_bytes": "at least VmRSS",
         "vm_swap_bytes": "at least 0",
         "uss_bytes": "at least 0",
-        "max_rss_bytes": "not falling",
+        "max_rss_bytes": "",
         "minor_faults": "not falling",
         "major_faults": "not falling",
         "swap_in_pages": "not falling",

@@ -106,7 +106,7 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
 
     def line(label: str, text: str) -> None:
-        console.print(f"[bold]{label:<10}[/bold]{escape(escape_terminal(text))}")
+        console.print(f"[bold]{label:<11}[/bold]{escape(escape_terminal(text))}")
 
     line("experiment", summary.experiment)
     if summary.prompt is not None:
@@ -116,7 +116,7 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
     elif summary.tokens:
         line("tokens", " ".join(map(str, summary.tokens)))
     color = {"passed": "green", "failed": "red"}.get(summary.status, "yellow")
-    console.print(f"[bold]{'verdict':<10}[/bold][{color}]{escape(summary.status.upper())}[/]")
+    console.print(f"[bold]{'verdict':<11}[/bold][{color}]{escape(summary.status.upper())}[/]")
     if summary.failed_checks:
         line("", f"not passed: {', '.join(summary.failed_checks)}")
         line("", f"{summary.num_differences} differences: harness evidence show {summary.record}")

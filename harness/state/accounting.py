@@ -37,11 +37,16 @@ def live_storages() -> dict[StorageKey, int]:
 
 
 class TensorAccounting:
-    """Counts live tensor bytes that belong to no arena and did not exist at the baseline."""
+    """Counts live tensor bytes that belong to no arena and did not exist at the baseline.
+
+    What exists at the baseline is frozen in the collector: every later collection, and there is
+    one before each reading, then walks new objects only.
+    """
 
     def __init__(self) -> None:
         gc.collect()
         self._baseline = frozenset(live_storages())
+        gc.freeze()
 
     def unplanned_bytes(self, arenas: Iterable[Arena]) -> int:
         """Bytes of live storages outside ``arenas``, beyond the baseline."""

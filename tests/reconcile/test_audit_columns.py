@@ -84,7 +84,6 @@ OUTSIDE: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("ledger", "unplanned_tensor_bytes"): (10, 1, "memory.unplanned"),
     ("checkpoints", "read_at"): (5, "2025-01-01T00:00:00.000000Z", "memory.invariants"),
     ("checkpoints", "vm_hwm_bytes"): (5, 10_000, "memory.invariants"),
-    ("checkpoints", "max_rss_bytes"): (5, 10_000, "memory.invariants"),
     ("checkpoints", "minor_faults"): (5, 53, "memory.invariants"),
     ("checkpoints", "major_faults"): (5, 8, "memory.invariants"),
     ("checkpoints", "swap_in_pages"): (5, 4, "memory.invariants"),

@@ -28,7 +28,7 @@ def is_unwritten(tensor: torch.Tensor) -> bool:
     bits = tensor.view(_SIGNED[tensor.element_size()]).view(
         tensor.shape[0] if tensor.ndim == 2 else 1, -1
     )
-    # As a signed integer a mark is -1, above every other negative, so few rows need the second look.
+    # As a signed integer a mark is -1, above every other negative: few rows need a second look.
     suspects = bits[bits.amax(dim=1) == -1]
     return bool(suspects.numel()) and bool((suspects.amin(dim=1) == -1).any())
 
