@@ -3,22 +3,20 @@
 Each round runs every contender once, in turn, so that a slow minute of the machine falls on all
 of them. Same weights, dtype, threads, prompt and tokens. Prints a table and writes JSON.
 
-    python benchmarks/decode.py --checkpoint FOLDER --dtype bfloat16 --json out.json
-    python benchmarks/decode.py                        # the same shapes with random weights
-    python benchmarks/decode.py --per-step MODULE:FACTORY
+    python -m benchmarks                               # random weights, bfloat16 and float32
+    python -m benchmarks.decode --checkpoint FOLDER --dtype bfloat16 --json out.json
 
-``FACTORY()`` returns a callable that gets each step's output (plane and logits) and the step's
-index; the run with it is one more contender, ``harness+per-step``.
+The contender ``harness+sentinels`` runs what a producer runs after each step: digests of plane and
+logits, counts of NaN and infinity, and the exact comparison with reference outputs.
 """
 
 import argparse
 import gc
-import importlib
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,10 @@ from harness.adapters.llama.reference import LlamaReference
 from harness.plan.layout import LayoutRequest
 from harness.plan.records import Determinism, ModelRange, Workload
 from harness.realize.adapter import StepOutput
+from harness.realize.recorder import ReferenceRows, StepRecorder
 
-PerStep = Callable[[StepOutput, int], None]
+PerStep = Callable[[StepOutput, str, int, int], None]
+"""Called with each step's output, its phase, its index and its first position."""
 
 SMOLLM2_135M: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -120,16 +120,16 @@ def run_harness(
         rows = prompt[start : start + chunk]
         output = executor.step(rows, start, want_logits=start + chunk >= len(prompt))
         if per_step is not None:
-            per_step(output, start // chunk)
-    token = int(output.logits.argmax())
+            per_step(output, "prefill", start // chunk, start)
+    token = executor.choose(output.logits).token
     timings.prefill.append(time.perf_counter() - began)
     timings.tokens = [token]
     for step in range(work.decode_steps):
         began = time.perf_counter()
         output = executor.step((token,), len(prompt) + step, want_logits=True)
-        token = int(output.logits.argmax())
+        token = executor.choose(output.logits).token
         if per_step is not None:
-            per_step(output, step)
+            per_step(output, "decode", step, len(prompt) + step)
         timings.decode.append(time.perf_counter() - began)
         timings.tokens.append(token)
 
@@ -151,10 +151,41 @@ def run_transformers(model: Any, request: LayoutRequest, timings: Timings) -> No
         timings.tokens.append(token)
 
 
-def load_hook(name: str) -> PerStep:
-    module, factory = name.split(":")
-    hook: PerStep = getattr(importlib.import_module(module), factory)()
-    return hook
+def sentinels(executor: Any, request: LayoutRequest) -> PerStep:
+    """What a producer does after each step, against this executor's own outputs."""
+    config, work = request.config, request.workload
+    dtype = getattr(torch, request.determinism.dtype)
+    reference = {
+        "prefill.plane": torch.zeros(
+            len(work.prompt_token_ids), config["hidden_size"], dtype=dtype
+        ),
+        "prefill.logits": torch.zeros(config["vocab_size"]),
+        "decode.plane": torch.zeros(work.decode_steps, config["hidden_size"], dtype=dtype),
+        "decode.logits": torch.zeros(work.decode_steps, config["vocab_size"]),
+    }
+    rows = ReferenceRows(reference)
+
+    def keep(output: StepOutput, phase: str, step: int, start: int) -> None:
+        for name, tensor in (("plane", output.plane), ("logits", output.logits)):
+            if tensor is not None:
+                rows.rows(name, phase, step, start, output.plane.shape[0]).copy_(tensor)
+
+    run_harness(executor, request, Timings(), keep)
+    recorder = StepRecorder(reference)
+
+    def record(output: StepOutput, phase: str, step: int, start: int) -> None:
+        choice = None if output.logits is None else executor.choose(output.logits)
+        recorder.record(
+            output,
+            repetition=0,
+            phase=phase,
+            step=step,
+            start_position=start,
+            choice=choice,
+            duration_ns=0,
+        )
+
+    return record
 
 
 def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str, Any]:
@@ -173,6 +204,8 @@ def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str
         row["decode_ratio"] = row["decode_tok_per_sec"] / peer["decode_tok_per_sec"]
         row["decode_ratio_of_minima"] = peer["decode_ms_min"] / row["decode_ms_min"]
         row["prefill_ratio"] = row["prefill_tok_per_sec"] / peer["prefill_tok_per_sec"]
+    plain, guarded = rows["harness"], rows["harness+sentinels"]
+    share = guarded["decode_ms_median"] / plain["decode_ms_median"] - 1
     equal = 0
     for ours, theirs in zip(timings["harness"].tokens, timings["transformers"].tokens, strict=True):
         if ours != theirs:
@@ -191,6 +224,7 @@ def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str
         "transformers": transformers.__version__,
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "equal_leading_tokens": equal,
+        "sentinel_share_of_decode": share,
         "contenders": rows,
     }
 
@@ -198,6 +232,7 @@ def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str
 def print_table(summary: dict[str, Any]) -> None:
     names = ("dtype", "threads", "prompt", "chunk", "decode", "weights", "equal_leading_tokens")
     print(", ".join(f"{name} {summary[name]}" for name in names))
+    print(f"sentinels cost {summary['sentinel_share_of_decode']:+.1%} of decode time")
     header = ("contender", "decode ms", "min ms", "tok/s", "ratio", "prefill tok/s", "ratio")
     print("{:<18} {:>10} {:>8} {:>8} {:>6} {:>14} {:>6}".format(*header))
     for name, row in summary["contenders"].items():
@@ -208,8 +243,9 @@ def print_table(summary: dict[str, Any]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run one comparison, print its table, and return the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
@@ -218,9 +254,8 @@ def main() -> None:
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kernel-set", default="torch-cpu/1")
-    parser.add_argument("--per-step", help="MODULE:FACTORY of a callback after each step")
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     dtype = getattr(torch, args.dtype)
     with tempfile.TemporaryDirectory() as folder:
@@ -230,15 +265,12 @@ def main() -> None:
         request = make_request(json.loads((root / "config.json").read_text()), args)
         executor = LlamaReference().ordinary(root, request).executor
         model = transformers.LlamaForCausalLM.from_pretrained(root, dtype=dtype).eval()
-    hook = load_hook(args.per_step) if args.per_step else None
+    hook = sentinels(executor, request)
     contenders: dict[str, Callable[[Timings], None]] = {
         "harness": lambda timings: run_harness(executor, request, timings, None),
+        "harness+sentinels": lambda timings: run_harness(executor, request, timings, hook),
         "transformers": lambda timings: run_transformers(model, request, timings),
     }
-    if hook is not None:
-        contenders["harness+per-step"] = lambda timings: run_harness(
-            executor, request, timings, hook
-        )
     timings = {name: Timings() for name in contenders}
     for run in contenders.values():
         run(Timings())  # first calls allocate and choose primitives
@@ -251,6 +283,7 @@ def main() -> None:
     print_table(summary)
     if args.json is not None:
         args.json.write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")
+    return summary
 
 
 if __name__ == "__main__":

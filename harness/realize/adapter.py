@@ -58,6 +58,15 @@ class StepOutput:
     """[V] float32 of the last row, or ``None`` when not asked for or there is no head."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The token chosen from one row of logits, and by how much its logit leads."""
+
+    token: int
+    margin: float
+    """Top logit minus the second; 0 for equals."""
+
+
 class Executor(Protocol):
     """One activated execution. Positions run from 0; entries ensure state before they compute."""
 
@@ -70,6 +79,9 @@ class Executor(Protocol):
         tap: Tap | None = None,
     ) -> StepOutput:
         """Run one step over the rows at ``start_position`` and advance the mutable state."""
+
+    def choose(self, logits: torch.Tensor) -> Choice:
+        """Greedy choice from ``logits`` [V]: the largest, the lowest index among equals."""
 
     def reset(self) -> None:
         """Return the mutable state to empty: zero tensors, frontier 0."""

@@ -11,7 +11,6 @@ import torch
 from harness.measure.clock import monotonic_ns
 from harness.realize.adapter import Executor, StepOutput
 from harness.realize.recorder import Row, StepRecorder
-from harness.realize.sampling import greedy
 from harness.realize.schedule import Schedule
 from harness.state.digests import tensor_digest
 from harness.state.snapshot import copy_declared
@@ -89,7 +88,7 @@ class ExecutionLoop:
     ) -> int | None:
         began = monotonic_ns()
         output: StepOutput = self._executor.step(token_ids, start_position, want_logits=want_logits)
-        choice = None if output.logits is None else greedy(output.logits)
+        choice = None if output.logits is None else self._executor.choose(output.logits)
         duration_ns = monotonic_ns() - began
         self._recorder.record(
             output,

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import torch
 
 from harness.measure.clock import monotonic_ns
-from harness.realize.adapter import StepOutput
+from harness.realize.adapter import Choice, StepOutput
 from harness.realize.compare import compare
-from harness.realize.sampling import Choice
 from harness.state.digests import count_non_finite, tensor_digest
 
 Row = dict[str, object]

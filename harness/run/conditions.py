@@ -4,11 +4,10 @@ Applied once at the start of a child that computes, then read back from the libr
 applicability key is what was read back. Knows determinism settings, no model.
 """
 
-from pathlib import Path
-
 import torch
 
 from harness.errors import NotEvaluableError
+from harness.measure.cpu import instruction_set, read_cpuinfo
 from harness.plan.records import Determinism, Workload
 
 KEY_FIELDS = (
@@ -51,7 +50,7 @@ def measured_conditions(
     )
     return {
         "device_class": device_class,
-        "instruction_set": f"{torch.backends.cpu.get_cpu_capability()} {_cpu_vendor()}",
+        "instruction_set": _instruction_set(),
         "torch_build": torch.__version__,
         "num_threads": str(torch.get_num_threads()),
         "dtype": settings.dtype,
@@ -62,10 +61,10 @@ def measured_conditions(
     }
 
 
-def _cpu_vendor() -> str:
-    # Matrix libraries dispatch on the vendor as well as on the instruction set.
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("vendor_id", "CPU implementer"):
-            return value.strip()
-    return "unknown"
+def _instruction_set() -> str:
+    # What torch dispatches on, what the processor has beyond it (bf16 units decide which matrix
+    # code runs), and the vendor, on which matrix libraries dispatch too.
+    fields = read_cpuinfo()
+    vendor = fields.get("vendor_id") or fields.get("CPU implementer") or "unknown vendor"
+    used = torch.backends.cpu.get_cpu_capability()
+    return f"{used}, {instruction_set(fields)}, {vendor}"

@@ -30,8 +30,8 @@ from harness.evidence.source import package_digest
 from harness.plan.load import load_plan
 from harness.plan.recipe import FIXTURE_FILE, recipe_digest
 from harness.plan.request import layout_request
+from harness.realize.adapter import Choice
 from harness.realize.recorder import ReferenceRows
-from harness.realize.sampling import Choice, greedy
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import run_child, say
 from harness.run.conditions import KEY_FIELDS, apply_determinism, measured_conditions
@@ -85,7 +85,7 @@ def reference_outputs(
         planes.append(output.plane.clone())
         if output.logits is not None:
             logits.append(output.logits.clone())
-            choice = greedy(output.logits)
+            choice = executor.choose(output.logits)
             tokens["prefill", chunk.index] = choice.token
     if choice is None:
         raise InvalidInputError("the workload has no prompt, so there is nothing to refer to")
@@ -96,7 +96,7 @@ def reference_outputs(
         assert output.logits is not None
         planes.append(output.plane.clone())
         logits.append(output.logits.clone())
-        choice = greedy(output.logits)
+        choice = executor.choose(output.logits)
         tokens["decode", step] = choice.token
     if planes:
         outputs |= {"decode.plane": torch.cat(planes), "decode.logits": torch.stack(logits)}

@@ -6,8 +6,9 @@ model or a file is escaped before it is printed.
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.canonical import read_json
 from harness.checkpoint.tokenizer import decode_tokens
 from harness.errors import HarnessError
 from harness.evidence.redact import escape_terminal
 from harness.plan.load import LoadedPlan
 from harness.run.processes import Outcome
 
+MAX_CONFIG_BYTES = 4 << 20
 Rows = Mapping[str, Mapping[int | None, Sequence[Mapping[str, Any]]]]
 
 
@@ -153,9 +156,16 @@ def _text(checkpoint: Path, tokens: tuple[int, ...]) -> str | None:
     if not tokens or not (checkpoint / "tokenizer.json").is_file():
         return None
     try:
-        return decode_tokens(checkpoint, list(tokens))
+        return decode_tokens(checkpoint, list(takewhile(_goes_on(checkpoint), tokens)))
     except HarnessError:
         return None
+
+
+def _goes_on(checkpoint: Path) -> Callable[[int], bool]:
+    """Whether a token is not the model's end of text; a workload decodes on, a person stops."""
+    ends = read_json(checkpoint / "config.json", max_bytes=MAX_CONFIG_BYTES).get("eos_token_id")
+    listed = ends if isinstance(ends, list) else [ends]
+    return lambda token: token not in listed
 
 
 def _ttft(rows: Rows) -> int | None:

@@ -21,7 +21,7 @@ from harness.plan.records import (
     StateUnit,
     Workload,
 )
-from harness.realize.adapter import AdapterContext, Realized, StepOutput, Tap, TensorSource
+from harness.realize.adapter import AdapterContext, Choice, Realized, StepOutput, Tap, TensorSource
 from harness.state.arena import Memory
 
 SIZE = 16
@@ -233,6 +233,10 @@ class FakeExecutor:
             planes.append(plane)
         stacked = torch.stack(planes)
         return StepOutput(plane=stacked, logits=stacked[-1].clone() if want_logits else None)
+
+    def choose(self, logits: torch.Tensor) -> Choice:
+        top = logits.topk(2).values
+        return Choice(token=int(logits.argmax()), margin=float(top[0] - top[1]))
 
     def reset(self) -> None:
         self.state["s"].zero_()

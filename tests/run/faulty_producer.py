@@ -160,13 +160,10 @@ def flip_resident_bit(when: str) -> None:
 
 
 def wrong_token() -> None:
-    original = decode.greedy
+    def other(self: Any, choice: Any) -> Any:
+        return replace(choice, token=(choice.token + 1) % 256)
 
-    def greedy(logits: torch.Tensor) -> Any:
-        choice = original(logits)
-        return replace(choice, token=(choice.token + 1) % logits.numel())
-
-    decode.greedy = greedy
+    after(LlamaExecutor, "choose", other)
 
 
 def perturb_output(action: Any) -> None:

@@ -18,11 +18,12 @@ import kernels.gated_activation.api as gated_activation
 import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
+import kernels.sampling.api as sampling
 from harness.adapters.llama.config import LlamaConfig
 from harness.adapters.llama.keys import resident_tensors
 from harness.errors import InvalidInputError
 from harness.plan.records import ModelRange
-from harness.realize.adapter import StepOutput, Tap
+from harness.realize.adapter import Choice, StepOutput, Tap
 from harness.state.session import Session
 
 _BOUNDARIES_PER_LAYER = 12
@@ -89,6 +90,7 @@ class LlamaExecutor:
         self._attention = attention.select(kernel_set)
         self._silu_gated = gated_activation.select(kernel_set)
         self._embed = embedding.select(kernel_set)
+        self._greedy = sampling.select(kernel_set)
         self._num_heads = config.num_heads
         self._num_kv_heads = config.num_kv_heads
         self._head_dim = config.head_dim
@@ -248,6 +250,11 @@ class LlamaExecutor:
             tap(boundary + 2, out)
             tap(boundary + 3, residual)
         return residual
+
+    def choose(self, logits: torch.Tensor) -> Choice:
+        """Greedy choice from ``logits`` [V], by the kernel set's own op."""
+        token, margin = self._greedy(logits)
+        return Choice(token=token, margin=margin)
 
     def reset(self) -> None:
         """Return the cache to empty: zero tensors, frontier 0."""
