@@ -17,11 +17,13 @@ import torch
 from harness.adapters.llama.load import LlamaAdapter
 from harness.adapters.llama.model import LlamaExecutor
 from harness.checkpoint.reader import BoundedReader
+from harness.plan.layout import TensorSpec
 from harness.realize import decode
 from harness.realize.decode import ExecutionLoop
 from harness.realize.realizer import Realizer
 from harness.run import producer
 from harness.run.child import run_child
+from harness.state.arena import Memory
 
 MIRROR_BYTES = 1 << 20
 KEPT: list[Any] = []
@@ -217,6 +219,89 @@ def wrong_lineage() -> None:
     after(LlamaExecutor, "observed_authorities", lambda self, _: {"state.kv": "state.kv@epoch-9"})
 
 
+RESIDENT = "mat.weights.resident"
+
+
+def final_failed() -> None:
+    original = LlamaAdapter.populate
+
+    def populate(self: Any, intent: Any, source: Any) -> None:
+        if intent.id == RESIDENT:
+            raise RuntimeError("planted failure")
+        original(self, intent, source)
+
+    LlamaAdapter.populate = populate  # type: ignore[method-assign]
+
+
+def final_other_state() -> None:
+    def other(self: Any, realized: Any) -> Any:
+        if realized.arena.owner == RESIDENT:
+            return replace(realized, logical_state_id="state.rope")
+        return None
+
+    after(LlamaAdapter, "allocate", other)
+
+
+def final_wrong_memory() -> None:
+    original = LlamaAdapter.allocate
+
+    def allocate(self: Any, intent: Any) -> Any:
+        if intent.id == RESIDENT:
+            intent = replace(intent, memory_resource_id="node0.ram")
+        return original(self, intent)
+
+    # The host's planned capacity would refuse a second copy, as it should.
+    bound = producer.bound_memories
+
+    def roomy(job: Any) -> Any:
+        memories = bound(job)
+        memories["node0.ram"].capacity_bytes *= 4
+        return memories
+
+    producer.bound_memories = roomy
+    LlamaAdapter.allocate = allocate  # type: ignore[method-assign]
+
+
+def final_with(name: str, change: Any) -> None:
+    """Allocate one materialization with other tensors than planned; the warm-up's is left alone."""
+    original = Memory.allocate
+    calls = iter(range(10**6))
+
+    def allocate(self: Any, owner: str, specs: Any) -> Any:
+        is_real = owner == name and next(calls) > 0
+        return original(self, owner, change(list(specs)) if is_real else specs)
+
+    Memory.allocate = allocate  # type: ignore[method-assign]
+
+
+def one_more(specs: list[TensorSpec]) -> list[TensorSpec]:
+    return [*specs, TensorSpec(name="stray", dtype="uint8", shape=(64,))]
+
+
+def renamed(specs: list[TensorSpec]) -> list[TensorSpec]:
+    # The same bytes under a shape that no planned representation has.
+    return [replace(spec, shape=(1, *spec.shape)) for spec in specs]
+
+
+def authority_failed() -> None:
+    after(LlamaExecutor, "observed_authorities", lambda self, _: {})
+
+
+def authority_elsewhere() -> None:
+    # The executor works on a copy of the planned state: the owner is not the one planned.
+    original = LlamaAdapter.activate
+
+    def activate(self: Any, execution: Any) -> Any:
+        executor = original(self, execution)
+        session = executor._session
+        session._tensors = {name: tensor.clone() for name, tensor in session._tensors.items()}
+        KEPT.append(session)
+        executor.declared_state = lambda: session._tensors
+        return executor
+
+    LlamaAdapter.activate = activate  # type: ignore[method-assign]
+
+
 def kill_at_write(number: str) -> None:
     original = os.link
     count = iter(range(1, 10**6))
@@ -269,6 +354,13 @@ FAULTS: dict[str, Any] = {
     "nan": lambda: perturb_output(lambda output, _: planted(output, float("nan"))),
     "inf": lambda: perturb_output(lambda output, _: planted(output, float("inf"))),
     "no-restore": no_restore,
+    "final-failed": final_failed,
+    "final-other-state": final_other_state,
+    "final-wrong-memory": final_wrong_memory,
+    "final-wrong-bytes": lambda: final_with(RESIDENT, one_more),
+    "final-wrong-representation": lambda: final_with(RESIDENT, renamed),
+    "authority-failed": authority_failed,
+    "authority-elsewhere": authority_elsewhere,
     "read-plan": read_plan_in_loop,
     "wrong-lineage": wrong_lineage,
     "segfault": lambda: die(signal.SIGSEGV),

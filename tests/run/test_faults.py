@@ -26,6 +26,17 @@ STATE = {
     "read-plan": {"sentinels.zero"},
     "wrong-lineage": {"realization.authorities"},
 }
+FINALS = {
+    name: {"realization.materializations", "realization.release"}
+    for name in (
+        *("final-failed", "final-other-state", "final-wrong-memory", "final-wrong-bytes"),
+        "final-wrong-representation",
+    )
+}
+AUTHORITIES = {
+    "authority-failed": {"realization.authorities"},
+    "authority-elsewhere": {"realization.authorities"},
+}
 DEATHS = {
     "segfault": ("killed", "SIGSEGV"),
     "sigkill": ("killed", "SIGKILL"),
@@ -45,7 +56,9 @@ def test_a_mirror_of_one_mebibyte_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "expected"), sorted((NUMERIC | STATE).items()))
+@pytest.mark.parametrize(
+    ("fault", "expected"), sorted((NUMERIC | STATE | FINALS | AUTHORITIES).items())
+)
 def test_a_fault_fails_the_checks_that_it_breaks(
     run_plan: Callable[..., Any], small_plan: LoadedPlan, fault: str, expected: set[str]
 ) -> None:
