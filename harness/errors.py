@@ -7,7 +7,6 @@
     |  +- EvidenceError       a store, record or table is malformed
     +- NotEvaluableError      exit 3: valid, but it cannot be evaluated on this machine
     |  +- ResourceError       no device or memory here meets the plan, or memory ran out
-    +- AuditFailedError       exit 1: audited, and failed
 
 A message says what was expected, what was got, where, and what to do. This module knows nothing
 of plans, models or processes.
@@ -93,9 +92,3 @@ class NotEvaluableError(HarnessError):
 
 class ResourceError(NotEvaluableError):
     """No bound device or memory meets the plan, or a planned memory is exhausted."""
-
-
-class AuditFailedError(HarnessError):
-    """The audit ran to its end and found differences."""
-
-    exit_code = ExitCode.FAILED

@@ -13,7 +13,6 @@ from harness import __version__, cli
 from harness.cli import main
 from harness.cli.parser import parse_arguments
 from harness.errors import (
-    AuditFailedError,
     HarnessError,
     InvalidInputError,
     NotEvaluableError,
@@ -506,7 +505,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         (InvalidInputError("bad", got="x", where="there", hint="fix"), 2),
         (PlanError("bad", [Finding(path="$.a", rule="r", message="m")]), 2),
         (NotEvaluableError("not here"), 3),
-        (AuditFailedError("differs"), 1),
     ],
 )
 def test_each_error_has_its_code_and_message(

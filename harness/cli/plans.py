@@ -1,9 +1,8 @@
 """``harness plan freeze``, ``check``, ``show`` and ``diff``: commands on plan files."""
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from harness.adapters.families import layout_for
 from harness.canonical import bare_hex, read_bounded, read_json
@@ -11,6 +10,7 @@ from harness.cli.device import device_of
 from harness.cli.failure import finding_document
 from harness.cli.output import print_json, print_lines
 from harness.errors import ExitCode, HarnessError, InvalidInputError
+from harness.evidence.plans_folder import manifest_digest
 from harness.measure.environment import probe_environment
 from harness.plan.check import NOT_EVALUABLE_RULES, AdapterSupport, check_file
 from harness.plan.diff import diff_documents
@@ -27,20 +27,13 @@ def freeze(options: Namespace) -> int:
     document = read_json(options.draft, max_bytes=MAX_PLAN_BYTES)
     if not isinstance(document, dict):
         raise InvalidInputError("not a plan", expected="a JSON object", where=str(options.draft))
-    digest = _manifest_digest(document)
+    digest = manifest_digest(document)
     manifest = None
     if digest is not None:
         path = options.draft.parent / "manifests" / f"{bare_hex(digest)}.jsonl"
         manifest = read_bounded(path, max_bytes=MAX_MANIFEST_BYTES)
     print_frozen(freeze_plan(document, options.out, manifest=manifest), options)
     return int(ExitCode.PASSED)
-
-
-def _manifest_digest(document: Mapping[str, Any]) -> str | None:
-    value: Any = document
-    for name in ("checkpoint", "manifest", "digest"):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return None if value is None else str(value)
 
 
 def print_frozen(loaded: LoadedPlan, options: Namespace) -> None:

@@ -16,6 +16,10 @@ _NOT_NUMBERS = frozenset({"fetches", "sources"})
 """Tables whose digests are of stored bytes, the same on every machine."""
 
 
+_RESULT_TOTALS = frozenset({"planned_bytes", "observed_bytes", "num_steps"})
+"""Totals that every faithful run repeats; the others come from measured pages."""
+
+
 @dataclass(frozen=True, kw_only=True, order=True)
 class RecordDifference:
     """One place where two records differ; ``-`` stands for nothing."""
@@ -34,9 +38,9 @@ class RecordComparison:
     identity: tuple[RecordDifference, ...]
     """Experiment, plan, applicability key, fixture recipe and source."""
     results: tuple[RecordDifference, ...]
-    """Result digest, and rows of result tables."""
+    """Result digest, totals of bytes and steps, and rows of result tables."""
     telemetry: tuple[RecordDifference, ...]
-    """Environment facts and telemetry tables, counted and not listed row by row."""
+    """Environment facts, the other totals, and telemetry tables, counted and not listed by row."""
 
     @property
     def results_agree(self) -> bool:
@@ -49,7 +53,7 @@ def compare_records(left: LoadedRecord, right: LoadedRecord) -> RecordComparison
     a, b = left.predicate, right.predicate
     comparable = a.applicability_key is not None and a.applicability_key == b.applicability_key
     results: list[RecordDifference] = []
-    telemetry = list(_fields(_environment(a), _environment(b)))
+    telemetry = list(_fields(_telemetry(a), _telemetry(b)))
     if comparable:
         results += _fields(_results(a), _results(b))
     for name, table in TABLES.items():
@@ -91,13 +95,24 @@ def _results(record: RecordPredicate) -> dict[str, Any]:
     return {
         "result_digest": record.result_digest,
         "fixture.digest": None if fixture is None else fixture.digest,
-        **{f"totals.{name}": value for name, value in record.totals.items()},
+        **_totals(record, of_results=True),
     }
 
 
-def _environment(record: RecordPredicate) -> dict[str, Any]:
+def _telemetry(record: RecordPredicate) -> dict[str, Any]:
     facts = record.environment["facts"]
-    return {f"environment.facts.{name}": value for name, value in facts.items()}
+    return {
+        **{f"environment.facts.{name}": value for name, value in facts.items()},
+        **_totals(record, of_results=False),
+    }
+
+
+def _totals(record: RecordPredicate, *, of_results: bool) -> dict[str, Any]:
+    return {
+        f"totals.{name}": value
+        for name, value in record.totals.items()
+        if (name in _RESULT_TOTALS) == of_results
+    }
 
 
 def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[RecordDifference]:

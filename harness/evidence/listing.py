@@ -6,7 +6,7 @@ A damaged file is listed with its problem and hides no other. Knows statements, 
 from dataclasses import dataclass
 
 from harness.errors import InvalidInputError
-from harness.evidence.record import LoadedVerdict, load_record, load_verdict, verdict_age
+from harness.evidence.record import LoadedVerdict, load_record, verdicts_by_record
 from harness.evidence.scan import one_line
 from harness.evidence.store import Store
 
@@ -28,7 +28,7 @@ class ListedRecord:
 
 def list_records(store: Store) -> list[ListedRecord]:
     """Every record of a store, newest first."""
-    verdicts = _newest_verdicts(store)
+    verdicts = verdicts_by_record(store)
     listed = [
         _listed(store, digest, verdicts.get(digest, [])) for digest in store.digests("records")
     ]
@@ -48,17 +48,3 @@ def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedR
         started_at=record.started_at,
         num_verdicts=len(verdicts),
     )
-
-
-def _newest_verdicts(store: Store) -> dict[str, list[LoadedVerdict]]:
-    """Readable verdicts by record digest, oldest first."""
-    found: dict[str, list[LoadedVerdict]] = {}
-    for digest in store.digests("verdicts"):
-        try:
-            verdict = load_verdict(digest, store)
-        except InvalidInputError:
-            continue  # verification reports it
-        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
-    for verdicts in found.values():
-        verdicts.sort(key=verdict_age)
-    return found

@@ -72,7 +72,7 @@ def _verify_plan(
     except InvalidInputError as error:
         problems.append(problem(file.path, "invalid", one_line(error)))
         return
-    digest = _manifest_digest(plan)
+    digest = manifest_digest(plan)
     if digest is None:
         return
     named.add(digest)
@@ -123,7 +123,7 @@ def _verify_manifests(folder: Path, problems: list[Problem]) -> dict[str, Path]:
     return sound
 
 
-def _manifest_digest(plan: Any) -> str | None:
+def manifest_digest(plan: Any) -> str | None:
     """``checkpoint.manifest.digest`` of a plan document, or ``None`` when it has none."""
     value = plan
     for name in ("checkpoint", "manifest", "digest"):

@@ -4,6 +4,7 @@ What is promoted is meant to be public, so text that names a person, a machine o
 refused. Knows stores, nothing of what a record means.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,13 +73,24 @@ def promote(record: LoadedRecord, target: Store, *, identity: Identity | None = 
 def _private_places(
     record: LoadedRecord, verdicts: list[LoadedVerdict], identity: Identity
 ) -> Iterator[str]:
-    """Places of private text; reads, and so verifies, every table."""
+    """Places of private text; reads, and so verifies, everything that would be copied."""
     yield from _search(record.statement, "record", identity)
+    yield from _search_json(record.plan_bytes(), "plan", identity)
+    for number, line in enumerate((record.manifest_bytes() or b"").splitlines(), start=1):
+        yield from _search_json(line, f"manifest line {number}", identity)
     for verdict in verdicts:
         yield from _search(verdict.statement, f"verdict {verdict.digest[7:15]}", identity)
         yield from _search(verdict.differences(), "table differences", identity)
     for table in record.predicate.tables:
         yield from _search(record.store.read_table_rows(table), _label(table), identity)
+
+
+def _search_json(data: bytes, place: str, identity: Identity) -> Iterator[str]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = data.decode("utf-8", "replace")  # what cannot be parsed is searched as it is
+    yield from _search(document, place, identity)
 
 
 def _label(table: WrittenTable) -> str:
@@ -91,8 +103,11 @@ def _search(value: Any, place: str, identity: Identity) -> Iterator[str]:
         if redact_text(value, identity) != value:
             yield place
     elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _search(item, f"{place}.{name}", identity)
+        for index, (name, item) in enumerate(value.items()):
+            if redact_text(name, identity) == name:
+                yield from _search(item, f"{place}.{name}", identity)
+            else:
+                yield f"{place} (the name of field {index})"
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _search(item, f"{place}[{index}]", identity)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.canonical import is_digest
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.statement import (
     RecordPredicate,
     VerdictPredicate,
@@ -135,6 +135,18 @@ def verdicts_of(store: Store, record_digest: str) -> list[LoadedVerdict]:
     verdicts = [load_verdict(digest, store) for digest in store.digests("verdicts")]
     found = [v for v in verdicts if v.predicate.record_digest == record_digest]
     return sorted(found, key=verdict_age)
+
+
+def verdicts_by_record(store: Store) -> dict[str, list[LoadedVerdict]]:
+    """Readable verdicts by record digest, oldest first; verification reports the others."""
+    found: dict[str, list[LoadedVerdict]] = {}
+    for digest in store.digests("verdicts"):
+        try:
+            verdict = load_verdict(digest, store)
+        except InvalidInputError:
+            continue
+        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
+    return {record: sorted(listed, key=verdict_age) for record, listed in found.items()}
 
 
 def verdict_age(verdict: LoadedVerdict) -> tuple[tuple[int, ...], int, str]:

@@ -1,4 +1,4 @@
-"""What may become public: environment variables by allow list, text without private parts.
+"""What may become public: text without private parts.
 
 Home paths, user names, host names, addresses and tokens are replaced by a word that says what
 stood there. :func:`escape_terminal` makes text from elsewhere safe to print. Knows nothing of
@@ -10,50 +10,9 @@ import os
 import re
 import socket
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-ALLOWED_ENVIRONMENT = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
-        "CUBLAS_WORKSPACE_CONFIG",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_MODULE_LOADING",
-        "CUDA_VISIBLE_DEVICES",
-        "DNNL_MAX_CPU_ISA",
-        "GOMP_CPU_AFFINITY",
-        "HF_HUB_OFFLINE",
-        "KMP_AFFINITY",
-        "KMP_BLOCKTIME",
-        "LD_PRELOAD",
-        "MALLOC_ARENA_MAX",
-        "MALLOC_MMAP_THRESHOLD_",
-        "MALLOC_TRIM_THRESHOLD_",
-        "MKL_CBWR",
-        "MKL_DYNAMIC",
-        "MKL_ENABLE_INSTRUCTIONS",
-        "MKL_NUM_THREADS",
-        "NVIDIA_TF32_OVERRIDE",
-        "OMP_DYNAMIC",
-        "OMP_NUM_THREADS",
-        "OMP_PLACES",
-        "OMP_PROC_BIND",
-        "OMP_WAIT_POLICY",
-        "ONEDNN_DEFAULT_FPMATH_MODE",
-        "ONEDNN_MAX_CPU_ISA",
-        "OPENBLAS_NUM_THREADS",
-        "PYTHONHASHSEED",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "TRANSFORMERS_OFFLINE",
-        "TRITON_INTERPRET",
-    }
-)
-"""Variables that can change bits, speed or memory; their values are redacted as text too."""
 
 _TOKENS = re.compile(
     r"""(?x)
@@ -142,28 +101,6 @@ def redact_command(argv: Sequence[str], identity: Identity | None = None) -> lis
             redacted.append(redact_text(text, identity))
         secret_follows = _SECRET_OPTION.match(argument) is not None
     return redacted
-
-
-def allowed_environment(
-    variables: Mapping[str, str], identity: Identity | None = None
-) -> dict[str, str]:
-    """The variables of the allow list that are set, redacted, sorted by name."""
-    return {
-        name: redact_text(variables[name], identity)
-        for name in sorted(ALLOWED_ENVIRONMENT.intersection(variables))
-    }
-
-
-def redact_value(value: object, identity: Identity | None = None) -> object:
-    """Redact every string inside a JSON value; keys are kept."""
-    identity = local_identity() if identity is None else identity
-    if isinstance(value, str):
-        return redact_text(value, identity)
-    if isinstance(value, Mapping):
-        return {name: redact_value(item, identity) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact_value(item, identity) for item in value]
-    return value
 
 
 def escape_terminal(text: str, *, keep_newlines: bool = False) -> str:

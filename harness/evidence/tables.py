@@ -38,6 +38,10 @@ class Table:
     """Columns that identify a row within one table file."""
     columns: Mapping[str, str]
 
+    def label(self, column: str) -> str:
+        """How a column's values came to be: ``measured`` unless :data:`LABELS` says otherwise."""
+        return LABELS.get(f"{self.name}.{column}", "measured")
+
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the columns, in order."""
@@ -69,9 +73,6 @@ TABLES: Mapping[str, Table] = dict(
                 "logical_state_id": "str?",  # the actual ones, null when absent
                 "representation": "str?",
                 "memory_resource_id": "str?",
-                "persistence": "str",
-                "role": "str",
-                "requirement": "str",
                 "requested_bytes": "int",
                 "allocated_bytes": "int",
                 "bytes_before_release": "int?",
@@ -99,7 +100,13 @@ TABLES: Mapping[str, Table] = dict(
             "producer",
             "result",
             "id",
-            {"id": "str", "strategy_unit": "str", "compute_unit_id": "str", "status": "str"},
+            {
+                "id": "str",
+                "strategy_unit": "str?",  # as the executor names itself; null when not activated
+                "compute_unit_id": "str?",
+                "status": "str",
+                "detail": "str?",  # why nothing was activated
+            },
         ),
         _table(
             "fetches",
@@ -222,14 +229,13 @@ TABLES: Mapping[str, Table] = dict(
         _table(
             "sentinels",
             "producer",
-            "result",
+            "telemetry",
             "name point",
             {
                 "name": "str",
                 "point": "str",
                 "canary_count": "int",  # what the sentinel counted of its planted canary
                 "count": "int",  # what it counted of the real thing; good is 0
-                "detail": "str?",
             },
         ),
         _table(
@@ -245,7 +251,7 @@ TABLES: Mapping[str, Table] = dict(
                 "peak_allocated_bytes": "int",
                 "capacity_bytes": "int",
                 "num_arenas": "int",
-                "unplanned_tensor_bytes": "int",  # live tensors that belong to no arena
+                "unplanned_tensor_bytes": "int?",  # live tensors in no arena; system RAM only
             },
         ),
         _table(
@@ -320,7 +326,7 @@ TABLES: Mapping[str, Table] = dict(
             "producer",
             "telemetry",
             "order",
-            {"order": "int", "event": "str", "at_ns": "int", "detail": "str?"},
+            {"order": "int", "event": "str", "at_ns": "int"},
         ),
         _table(
             "distributions",
@@ -360,6 +366,27 @@ TABLES: Mapping[str, Table] = dict(
     ]
 )
 """Every table, by name."""
+
+
+LABELS: Mapping[str, str] = {
+    "materializations.status": "calculated",
+    "materializations.released_bytes": "calculated",
+    "materializations.qualifying_ids": "calculated",
+    "materializations.logical_state_id": "declared",
+    "authorities.lineage": "declared",
+    "executions.compute_unit_id": "calculated",
+    "executions.strategy_unit": "declared",
+    "executions.status": "calculated",
+    "sentinels.count": "calculated",
+    "sentinels.canary_count": "calculated",
+    "ledger.capacity_bytes": "declared",
+    "checkpoints.max_rss_bytes": "declared",
+    "checkpoints.unplanned_bytes": "calculated",
+    "arenas.declared_bytes": "declared",
+    "arenas.memory_resource_id": "declared",
+    "trials.outcome": "calculated",
+}
+"""Columns that are not plain measurements. *Declared* is the word of the owner or the producer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,13 +494,3 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
         )
     check_bounds(file.metadata, data, max_bytes=MAX_TABLE_BYTES, max_cells=MAX_TABLE_CELLS)
     return file
-
-
-def duplicates(name: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Row keys that occur more than once, sorted."""
-    seen: set[tuple[Any, ...]] = set()
-    repeated: set[tuple[Any, ...]] = set()
-    for row in rows:
-        key = tuple(row[column] for column in TABLES[name].key)
-        (repeated if key in seen else seen).add(key)
-    return sorted(repeated)

@@ -178,7 +178,7 @@ def _facts(
         "cgroup_memory_limit_bytes": limit,
         "machine": platform.machine(),
         "operating_system": platform.system(),
-        "kernel_release": platform.release(),
+        "kernel_release": _release(platform.release()),
         "python_implementation": platform.python_implementation(),
         "python_version": platform.python_version(),
         "byte_order": sys.byteorder,
@@ -186,6 +186,11 @@ def _facts(
     facts.update({f"{name}_version": installed_version(name) for name in _DISTRIBUTIONS})
     facts.update({f"env.{name}": value for name, value in allowed_variables(variables).items()})
     return facts
+
+
+def _release(text: str) -> str:
+    """The numbers of a kernel release; what follows them names whoever built it."""
+    return text[: len(text) - len(text.lstrip("0123456789."))].rstrip(".")
 
 
 def allowed_variables(variables: Mapping[str, str]) -> dict[str, str]:

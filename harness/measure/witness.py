@@ -2,9 +2,10 @@
 
 ``python -m harness.measure.witness --pid PID --fd N --out DIR --checkpoint-root PATH``
 
-The producer says *when* to read and which arenas it declares; what is read is the kernel's word,
-and the tables ``checkpoints`` and ``arenas`` are written by this process alone. It ends with its
-producer, whatever happens to that one. Knows nothing of plans and imports no torch.
+The producer says *when* to read, which arenas it declares, and its own ``max_rss_bytes``; all
+else is the kernel's word, and the tables ``checkpoints`` and ``arenas`` are written by this
+process alone. It ends with its producer, whatever happens to that one. Knows nothing of plans and
+imports no torch.
 
 Exit codes: 0 finished as asked, 1 the producer ended first, 2 bad arguments or a malformed frame,
 3 the process cannot be read here. What was read is written in every case but the last.

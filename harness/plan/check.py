@@ -9,10 +9,10 @@ from pathlib import Path
 from harness.canonical import read_bounded
 from harness.errors import InvalidInputError, PlanError
 from harness.plan.environment import Environment
-from harness.plan.format import PUBLISHED_SCHEMA
 from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, check_sidecar, examine_plan
 from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.published.names import PUBLISHED_SUPPORT
+from harness.plan.published.result_r1 import PLAN_SCHEMA as PUBLISHED_SCHEMA
 from harness.plan.records import Finding, Plan
 from harness.plan.rules import RULES
 from harness.plan.rules.context import AdapterSupport, RuleContext

@@ -1,6 +1,7 @@
 """The declared checks: every id that a plan may list, and what it means in one line.
 
-Data only. The auditor implements each; a plan decides which bear on acceptance.
+Data only. The auditor implements each. Every acceptance check decides the verdict of every native
+plan, so that no plan can leave out what it would not pass.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ ACCEPTANCE: Mapping[str, str] = {
     "summaries.agree": "the producer's summaries equal what its tables give",
     "result.digest": "the result digest equals the one recomputed from the tables",
 }
-"""Checks that can decide a verdict."""
+"""Checks that decide a verdict, and all of them must be declared."""
 
 TELEMETRY: Mapping[str, str] = {
     "step.times": "duration of each step",
@@ -41,7 +42,9 @@ TELEMETRY: Mapping[str, str] = {
 """Checks that are only reported."""
 
 UNPLANNED_BYTES = "memory.unplanned"
-EXACT_CORRECTNESS = "correctness.exact"
+RESIDENT_BYTES = "memory.resident"
+LIMITED = frozenset({UNPLANNED_BYTES, RESIDENT_BYTES})
+"""Checks that read a limit, in bytes."""
 
 
 def default_checks(allowances: MemoryAllowances) -> Checks:

@@ -74,7 +74,7 @@ def plan_from_document(document: Mapping[str, Any]) -> Plan:
 
 
 def plan_to_document(plan: Plan) -> dict[str, Any]:
-    """Write a plan as a native document, without its digest (see ``load.plan_digest``)."""
+    """Write a plan as a native document, without its digest (see ``format.plan_digest``)."""
     document: dict[str, Any] = to_document(plan)
     del document["digest"]
     document["model"] = {

@@ -13,12 +13,12 @@ from typing import Any
 from harness.canonical import read_json
 from harness.errors import InvalidInputError, PlanError
 from harness.plan.documents import from_document, to_document
+from harness.plan.published.result_r1 import RESULT_SCHEMA
 from harness.plan.records import Finding, Resources
 from harness.plan.schema import schema_findings
 
 SCHEMA = "harness.environment/1"
 RECORD_PREDICATE_TYPE = "urn:harness:record:1"
-PUBLISHED_RESULT_SCHEMA = "inferswarm.r1.frozen-plan-realization/1"
 MAX_ENVIRONMENT_BYTES = 4 << 20
 _RESOURCES_SCHEMA_ID = "urn:harness:plan:1#/$defs/resources"
 
@@ -58,7 +58,7 @@ def parse_environment(document: Any, *, where: str) -> Environment:
             predicate = document.get("predicate")
             inner = predicate.get("environment") if isinstance(predicate, Mapping) else None
             return _native(inner, where=f"{where} (predicate.environment)")
-        if document.get("schema") == PUBLISHED_RESULT_SCHEMA:
+        if document.get("schema") == RESULT_SCHEMA:
             return _published(document, where=where)
         if document.get("schema") == SCHEMA:
             return _native(document, where=where)

@@ -11,9 +11,9 @@ from typing import Any
 
 from harness.canonical import canonical_bytes, sha256_digest
 from harness.errors import PlanError
+from harness.plan.published.result_r1 import PLAN_SCHEMA as PUBLISHED_SCHEMA
 
 NATIVE_SCHEMA = "harness.plan/1"
-PUBLISHED_SCHEMA = "inferswarm.r1.frozen-plan/1"
 
 
 @dataclass(frozen=True, kw_only=True)

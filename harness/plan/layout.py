@@ -119,6 +119,13 @@ class AdapterLayout(Protocol):
         """Executions the adapter can run (rule 17)."""
 
     @property
+    def kernel_sets(self) -> Mapping[str, bool]:
+        """Kernel sets that are built, each with whether it is batch invariant."""
+
+    def state_of(self, representation: str) -> str:
+        """The logical state whose form a representation is."""
+
+    @property
     def boundaries_version(self) -> str:
         """Version of the static ordered boundary list."""
 

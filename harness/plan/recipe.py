@@ -5,6 +5,10 @@ from typing import Any
 from harness.canonical import canonical_bytes, sha256_digest
 
 FIXTURE_FILE = "reference.safetensors"
+FIXTURE_LOADER = "unselective-safetensors"
+"""The one supported loader: the ordinary load of every file, whole."""
+FIXTURE_OUTPUTS = ("plane", "logits")
+"""What every reference fixture holds."""
 
 
 def recipe_document(document: dict[str, Any]) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class FixtureRecipe:
     loader: str
     """``unselective-safetensors``: the ordinary load of every file, whole."""
     outputs: tuple[str, ...]
-    """Any of ``plane`` and ``logits``."""
+    """``plane`` and ``logits``."""
     dtype: str
     num_threads: int
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest, TensorSpec
+from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.records import Execution, Materialization
 from harness.state.arena import Arena, Memory
 
@@ -69,6 +69,13 @@ class Choice:
 
 class Executor(Protocol):
     """One activated execution. Positions run from 0; entries ensure state before they compute."""
+
+    @property
+    def strategy_unit(self) -> str:
+        """Which execution this is, as the adapter names it."""
+
+    def conditions(self) -> Mapping[str, str]:
+        """``dtype``, ``kernel_set`` and ``positions``, of the tensors and ops in use."""
 
     def step(
         self,
@@ -128,8 +135,3 @@ class Adapter(Protocol):
 
     def activate(self, execution: Execution) -> Executor:
         """Bind resident tensors and mutable state into something that runs."""
-
-
-def bytes_of(specs: Sequence[TensorSpec]) -> int:
-    """Requested bytes of a list of tensors."""
-    return sum(spec.num_bytes for spec in specs)

@@ -75,22 +75,23 @@ def execution_rows(
 ) -> list[Row]:
     """Rows of the ``executions`` table.
 
-    The compute unit is the first that can execute from every memory where the executor's mutable
-    state was found.
+    The compute unit is calculated: the first that can execute from the memory in which the
+    executor's mutable state was found.
     """
     rows: list[Row] = []
     for activation in activations:
-        unit_id = "none"
-        if activation.executor is not None:
-            owner = owner_of(activation.executor, arenas)
+        executor, unit_id = activation.executor, None
+        if executor is not None:
+            owner = owner_of(executor, arenas)
             place = locate(arenas[owner], memories) if owner is not None else None
-            unit_id = next((unit.id for unit in units if place in unit.memory_resources), "none")
+            unit_id = next((unit.id for unit in units if place in unit.memory_resources), None)
         rows.append(
             {
                 "id": activation.execution.id,
-                "strategy_unit": activation.execution.strategy_unit,
+                "strategy_unit": None if executor is None else executor.strategy_unit,
                 "compute_unit_id": unit_id,
-                "status": "NOT_ACTIVATED" if activation.executor is None else "ACTIVE",
+                "status": "NOT_ACTIVATED" if executor is None else "ACTIVE",
+                "detail": activation.detail,
             }
         )
     return rows

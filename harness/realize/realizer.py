@@ -192,18 +192,22 @@ class Realizer:
         arena = self._realized[intent.id].arena
         before = arena.requested_bytes
         self._adapter.release(intent)
-        after = arena.release()
+        still_mapped = arena.release()
         self.records[intent.id] = replace(
             record,
-            status=RELEASED if after == 0 else RELEASE_INCOMPLETE,
-            lifecycle="released" if after == 0 else "live",
+            status=RELEASE_INCOMPLETE if still_mapped else RELEASED,
+            lifecycle="live" if still_mapped else "released",
             observation=replace(
-                record.observation, is_live=after != 0, allocated_bytes=after, requested_bytes=0
+                record.observation,
+                is_live=arena.is_mapped,
+                allocated_bytes=still_mapped,
+                requested_bytes=arena.requested_bytes,
             ),
             bytes_before_release=before,
-            bytes_after_release=after,
+            # The tensors lie in the mapping: as long as it is there, so are their bytes.
+            bytes_after_release=before if still_mapped else 0,
             qualifying_ids=qualifying,
-            detail=None if after == 0 else "something still refers to the mapping",
+            detail="something still refers to the mapping" if still_mapped else None,
         )
 
     def _activate(self, execution: Execution) -> Activation:

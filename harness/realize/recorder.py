@@ -45,11 +45,7 @@ class StepRecorder:
         where: Row = {"repetition": repetition, "phase": phase, "step": step}
         outputs = {"plane": plane} if logits is None else {"plane": plane, "logits": logits}
         digests = {name: tensor_digest(tensor) for name, tensor in outputs.items()}
-        counts = {name: count_non_finite(tensor) for name, tensor in outputs.items()}
-        num_nan = sum(nan for nan, _ in counts.values())
-        num_inf = sum(inf for _, inf in counts.values())
-        self.num_nan += num_nan
-        self.num_inf += num_inf
+        counts = self.count(outputs)
         self.steps.append(
             where
             | {
@@ -58,8 +54,8 @@ class StepRecorder:
                 "token": None if choice is None else choice.token,
                 "plane_digest": digests["plane"],
                 "logits_digest": digests.get("logits"),
-                "num_nan": num_nan,
-                "num_inf": num_inf,
+                "num_nan": sum(nan for nan, _ in counts.values()),
+                "num_inf": sum(inf for _, inf in counts.values()),
                 "margin": None if choice is None else choice.margin,
             }
         )
@@ -76,6 +72,13 @@ class StepRecorder:
         self.step_times.append(
             where | {"duration_ns": duration_ns, "sentinel_ns": monotonic_ns() - began}
         )
+
+    def count(self, outputs: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
+        """Count NaN and infinite elements of each output, and add them to the totals."""
+        counts = {name: count_non_finite(tensor) for name, tensor in outputs.items()}
+        self.num_nan += sum(nan for nan, _ in counts.values())
+        self.num_inf += sum(inf for _, inf in counts.values())
+        return counts
 
 
 class ReferenceRows:

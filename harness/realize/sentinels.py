@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from harness.plan.layout import TensorSpec
+from harness.realize.recorder import StepRecorder
 from harness.realize.seal import Seal
 from harness.state.accounting import TensorAccounting
 from harness.state.arena import Arena, Memory
@@ -66,7 +67,6 @@ def check(sentinels: Sequence[Sentinel], point: str) -> list[dict[str, object]]:
                 "point": point,
                 "canary_count": with_canary - count,
                 "count": count,
-                "detail": None,
             }
         )
     return rows
@@ -155,19 +155,24 @@ def unplanned_tensors(
     )
 
 
-def non_finite(name: str, total: Callable[[], int], of: Callable[[torch.Tensor], int]) -> Sentinel:
-    """NaN or infinite elements over all steps; ``of`` is the very counter the steps used."""
+def non_finite(name: str, recorder: StepRecorder) -> Sentinel:
+    """NaN (``nan``) or infinite (``inf``) elements over all steps, by the recorder's own counter.
+
+    The canary is one such element that goes through the same counter as every output does.
+    """
     value = {"nan": float("nan"), "inf": float("inf")}[name]
-    planted: list[torch.Tensor] = []
 
     @contextmanager
     def plant() -> Iterator[None]:
-        planted.append(torch.tensor([0.0, value]))
+        before = recorder.num_nan, recorder.num_inf
+        recorder.count({"canary": torch.tensor([0.0, value])})
         try:
             yield
         finally:
-            planted.clear()
+            recorder.num_nan, recorder.num_inf = before
 
     return FunctionSentinel(
-        name=name, counter=lambda: total() + sum(of(tensor) for tensor in planted), plant=plant
+        name=name,
+        counter=lambda: recorder.num_nan if name == "nan" else recorder.num_inf,
+        plant=plant,
     )

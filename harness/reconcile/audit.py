@@ -131,7 +131,14 @@ def _run(subject: Subject, identifier: str) -> list[Difference]:
         return findings.differences
     try:
         check(subject, findings)
-    except (HarnessError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (
+        HarnessError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         # Rows have declared types but any values; what a check cannot digest has failed it.
         findings.differ("$", "rows that can be judged", f"{type(error).__name__}: {error}")
     return findings.differences

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.plan.schema import json_path
+
 Place = tuple[str | int, ...]
 """Keys and indices from the root of a document."""
 MAX_TEXT = 300
@@ -61,19 +63,6 @@ class Relation:
     places: tuple[Place, ...]
     holds: Callable[..., bool]
     """Called with the values at ``places``, in order."""
-
-
-def json_path(place: Place) -> str:
-    """Render a place as a JSON path, such as ``$.nodes[0].id``."""
-    parts = ["$"]
-    for step in place:
-        if isinstance(step, int):
-            parts.append(f"[{step}]")
-        elif step.replace("_", "a").replace("-", "a").isalnum():
-            parts.append(f".{step}")
-        else:
-            parts.append(f"[{json.dumps(step)}]")
-    return "".join(parts)
 
 
 def render(value: Any) -> str:

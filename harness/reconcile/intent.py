@@ -38,11 +38,6 @@ def passing_status(intent: Materialization) -> str:
 
 def passing_columns(intent: Materialization) -> dict[str, Any]:
     """Columns that a faithful run's row must have, whatever the machine."""
-    common: dict[str, Any] = {
-        "persistence": intent.persistence,
-        "role": intent.role,
-        "requirement": intent.requirement,
-    }
     identity: dict[str, Any] = {
         "logical_state_id": intent.logical_state_id,
         "representation": intent.representation,
@@ -51,12 +46,12 @@ def passing_columns(intent: Materialization) -> dict[str, Any]:
     size = intent.expected_bytes
     if not is_wanted(intent):
         identity = dict.fromkeys(identity)
-        return common | identity | {"lifecycle": NOT_THERE} | _bytes(requested=0)
+        return identity | {"lifecycle": NOT_THERE} | _bytes(requested=0)
     if is_transient(intent):
         released = _bytes(requested=0, before=size, after=0, released=size)
         gone = {"lifecycle": RELEASED_LIFECYCLE, "allocated_bytes": 0}
-        return common | identity | gone | released
-    return common | identity | {"lifecycle": LIVE} | _bytes(requested=size)
+        return identity | gone | released
+    return identity | {"lifecycle": LIVE} | _bytes(requested=size)
 
 
 def _bytes(

@@ -1,7 +1,9 @@
 """The fields of a record that no check determines, and what still holds them.
 
 Listed in every verdict, so that nobody takes a figure for audited that is not. A field with a
-bound is refused outside of it; inside, another value could as well have been measured.
+bound is refused outside of it; inside, another value could as well have been measured. A field
+counts as determined when the plan gives it, or when two that wrote apart (the fixture maker, the
+producer, the witness) agree on it; figures of one writer that only have to add up are listed.
 """
 
 from collections.abc import Mapping
@@ -9,24 +11,49 @@ from collections.abc import Mapping
 PREDICATE: Mapping[str, str] = {
     "$.experiment": "",
     "$.environment.facts": "",
+    "$.environment.resources": "the plan binds to them; their capacities stand in the ledger",
+    "$.applicability_key.instruction_set": "as in the facts of every realization",
+    "$.applicability_key.torch_build": "as in the facts of every realization",
     "$.source": "",
-    "$.claims": "",
+    "$.claims": "cuda is not_executed exactly when no CUDA device is bound",
     "$.command": "",
     "$.started_at": "",
     "$.ended_at": "",
 }
 """Fields of the predicate, and the bound of each in words."""
 
+CELLS: Mapping[str, str] = {
+    "tables/facts[name=instruction_set].value": "equal in every realization, and in the key",
+    "tables/facts[name=torch_build].value": "equal in every realization, and in the key",
+    "tables/facts[name=interop_threads].value": "equal in every realization",
+}
+"""Cells of columns that are bound elsewhere, and the bound of each in words."""
+
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "materializations": {"detail": ""},
-    "sentinels": {"canary_count": "above 0", "detail": ""},
+    "executions": {"detail": ""},
+    "sources": {
+        "num_opens": "at least 1, and as many as closes",
+        "num_closes": "as many as opens",
+    },
+    "steps": {"margin": "not negative; equal over repetitions and realizations"},
+    "states": {
+        "name": "the same at every point of every realization",
+        "bytes": "the sum is the planned one; equal wherever a name repeats",
+        "digest": "equal where the state is to repeat, different where it is to change",
+    },
+    "sentinels": {"canary_count": "above 0"},
     "ledger": {
         "peak_allocated_bytes": "at least allocated, not falling, within the capacity",
-        "unplanned_tensor_bytes": "0 once the population is complete",
+        "unplanned_tensor_bytes": "system RAM only; 0 once the population is complete",
     },
     "checkpoints": {
         "read_at": "not falling",
+        "vm_rss_bytes": "the sum of its three parts",
         "vm_hwm_bytes": "at least VmRSS",
+        "rss_anon_bytes": "part of VmRSS",
+        "rss_file_bytes": "part of VmRSS",
+        "rss_shmem_bytes": "part of VmRSS",
         "vm_swap_bytes": "at least 0",
         "uss_bytes": "at least 0",
         "max_rss_bytes": "",
@@ -41,11 +68,13 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "private_anonymous_bytes": "growth over the baseline is part of the unplanned bytes",
         "shared_anonymous_bytes": "growth over the baseline is part of the unplanned bytes",
         "memfd_bytes": "growth over the baseline is part of the unplanned bytes",
+        "new_file_bytes": "part of the unplanned bytes",
+        "unplanned_bytes": "the growth of its parts; within the allowance after population",
         "new_files": "",
     },
     "arenas": {"resident_bytes": "at most the mapped bytes"},
     "step_times": {"duration_ns": "above 0", "sentinel_ns": "at least 0"},
-    "lifecycle": {"order": "unique", "event": "", "at_ns": "", "detail": ""},
+    "lifecycle": {"order": "unique", "event": "", "at_ns": ""},
     "distributions": {"name": "unique", "version": ""},
     "trials": {"duration_ns": "", "message": ""},
 }
@@ -53,6 +82,6 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 
 
 def unbound_paths() -> tuple[str, ...]:
-    """Paths of everything unbound, sorted: predicate fields, and ``tables/<name>.<column>``."""
+    """Paths of everything unbound, sorted: predicate fields, cells, ``tables/<name>.<column>``."""
     columns = [f"tables/{table}.{column}" for table, names in COLUMNS.items() for column in names]
-    return tuple(sorted([*PREDICATE, *columns]))
+    return tuple(sorted([*PREDICATE, *CELLS, *columns]))

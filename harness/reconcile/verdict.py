@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.evidence.predicates import CheckResult, Status
+from harness.plan.checks import ACCEPTANCE as REQUIRED
 
 PASSED: Final = "passed"
 FAILED: Final = "failed"
@@ -54,8 +55,10 @@ def status_of(differences: Sequence[Difference]) -> Status:
 
 
 def overall(checks: Sequence[CheckResult]) -> Status:
-    """Status of a verdict: of its acceptance checks; without any there is nothing to pass."""
-    statuses = {check.status for check in checks if check.kind == ACCEPTANCE}
+    """Status of a verdict: of its acceptance checks, none of which may be missing to pass."""
+    decisive = {check.id: check.status for check in checks if check.kind == ACCEPTANCE}
+    statuses = set(decisive.values())
     if FAILED in statuses:
         return FAILED
-    return PASSED if statuses == {PASSED} else NOT_EVALUATED
+    is_complete = REQUIRED.keys() <= decisive.keys()
+    return PASSED if is_complete and statuses == {PASSED} else NOT_EVALUATED

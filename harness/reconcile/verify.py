@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ExitCode, HarnessError
-from harness.evidence.record import LoadedVerdict, load_record, load_verdict, verdict_age
+from harness.evidence.record import LoadedVerdict, load_record, verdicts_by_record
 from harness.evidence.scan import Problem
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
@@ -83,24 +83,12 @@ def verify(root: Path, plans: Path | None, *, layout_for: LayoutFor | None) -> V
     """
     problems = verify_store(root, plans=plans)
     store = Store(root)
-    verdicts = _verdicts(store)
+    verdicts = verdicts_by_record(store)
     records = tuple(
         _reaudit(store, digest, verdicts.get(digest, []), layout_for)
         for digest in store.digests("records")
     )
     return VerifyReport(problems=tuple(problems), records=records)
-
-
-def _verdicts(store: Store) -> dict[str, list[LoadedVerdict]]:
-    """Readable verdicts by record, oldest first; damage was reported already."""
-    found: dict[str, list[LoadedVerdict]] = {}
-    for digest in store.digests("verdicts"):
-        try:
-            verdict = load_verdict(digest, store)
-        except HarnessError:
-            continue
-        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
-    return {record: sorted(listed, key=verdict_age) for record, listed in found.items()}
 
 
 def _reaudit(

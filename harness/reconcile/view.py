@@ -50,14 +50,6 @@ def table_path(name: str, realization: int | None) -> str:
     return f"tables/{name}" if realization is None else f"tables/{name}/r{realization}"
 
 
-def key_columns(name: str) -> tuple[str, ...]:
-    """Columns that tell the rows of one table file apart."""
-    table = TABLES[name]
-    # A table that is written at several points has one row for each of them.
-    extra = ("point",) if "point" in table.columns and "point" not in table.key else ()
-    return (*table.key, *extra)
-
-
 class View:
     """Reads each table of one record once."""
 
@@ -96,7 +88,7 @@ class View:
         if key not in self._read:
             try:
                 rows: Sequence[Row] = self._record.rows(name, realization)
-                self._read[key] = KeyedRows(table_path(name, realization), key_columns(name), rows)
+                self._read[key] = KeyedRows(table_path(name, realization), TABLES[name].key, rows)
             except HarnessError as error:
                 self._read[key] = str(error)
         return self._read[key]

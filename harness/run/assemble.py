@@ -1,6 +1,6 @@
 """Assembles the one statement of a run from the tables that its children wrote.
 
-It observes nothing: every figure here is a sum over rows, and the auditor computes it again.
+Every figure here is a sum over rows, and the auditor computes it again.
 """
 
 from collections import Counter
@@ -36,8 +36,8 @@ from harness.reconcile.result import result_digest
 from harness.run.processes import Outcome
 
 Rows = list[dict[str, Any]]
+KINDS = ("private_anonymous_bytes", "shared_anonymous_bytes", "memfd_bytes")
 CLAIMS = (
-    Claim(name="cuda", label="not_executed", detail="no CUDA device took part in this run"),
     Claim(name="cuda_graph", label="not_executed", detail="no CUDA graph was captured or replayed"),
     *(Claim(name="memory.blind_spot", label="not_evaluated", detail=spot) for spot in BLIND_SPOTS),
 )
@@ -118,16 +118,17 @@ def _smallest_visible(
 ) -> dict[str, int]:
     """The smallest copy that every reading after population would have shown, in bytes."""
     allowances = plan.plan.memory_allowances
-    readings = [
-        row["unplanned_bytes"]
-        for listed in rows.get("checkpoints", {}).values()
-        for row in listed
-        if row["point"] in ("after_population", "after_release", "after_decode")
-    ]
-    if allowances is None or not readings:
+    if allowances is None:
         return {}
-    limit = allowances.unplanned_host_bytes
-    return {"smallest_visible_mirror_bytes": max(0, limit + 1 - min(readings))}
+    found = []
+    for listed in rows.get("checkpoints", {}).values():
+        baseline = next((row for row in listed if row["point"] == "baseline"), None)
+        for row in listed:
+            if row["point"] in ("after_population", "after_release", "after_decode"):
+                # Pages given back since the baseline would hide as many of a copy.
+                shrunk = sum(max(0, baseline[k] - row[k]) for k in KINDS) if baseline else 0
+                found.append(allowances.unplanned_host_bytes + 1 - row["unplanned_bytes"] + shrunk)
+    return {"smallest_visible_mirror_bytes": max(0, *found)} if found else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
         totals=totals(assembly.loaded, gathered.rows),
-        claims=CLAIMS,
+        claims=(*_cuda(assembly), *CLAIMS),
         command=tuple(redact_command(assembly.command)),
         started_at=assembly.started_at,
         ended_at=utc_timestamp(),
@@ -205,6 +206,20 @@ def source_of(root: Path) -> SourceIdentity:
             for name in ("git_commit", "git_tree", "diff_digest", "package_digest")
         },
     )
+
+
+def _cuda(assembly: Assembly) -> tuple[Claim, ...]:
+    """Whether a GPU took part follows from what the plan was bound to."""
+    kinds = {
+        unit.id: unit.kind
+        for node in assembly.environment.resources.nodes
+        for unit in node.compute_units
+    }
+    bound = {kinds[real] for real in assembly.binding.compute_units.values()}
+    if "cuda-gpu" in bound:
+        return ()
+    detail = f"bound to {', '.join(sorted(bound))}; no CUDA device took part"
+    return (Claim(name="cuda", label="not_executed", detail=detail),)
 
 
 def _fixture(loaded: LoadedPlan, written: Sequence[WrittenTable]) -> FixtureReference | None:

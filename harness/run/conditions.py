@@ -1,24 +1,18 @@
 """The conditions under which a child's bits are claimed to repeat, as the child measures them.
 
-Applied once at the start of a child that computes, then read back from the libraries; the record's
-applicability key is what was read back. Knows determinism settings, no model.
+Applied once at the start of a child that computes, then read back: from the libraries, from the
+executor's own tensors and ops, and from the steps that were recorded. Knows no model.
 """
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import torch
 
 from harness.errors import NotEvaluableError
 from harness.measure.cpu import instruction_set, read_cpuinfo
-from harness.plan.records import Determinism, Workload
-
-KEY_FIELDS = (
-    "device_class",
-    "instruction_set",
-    "torch_build",
-    "num_threads",
-    "dtype",
-    "kernel_set",
-    "geometry",
-)
+from harness.plan.records import Determinism
+from harness.realize.adapter import Executor
 
 
 def apply_determinism(settings: Determinism) -> None:
@@ -39,25 +33,35 @@ def apply_determinism(settings: Determinism) -> None:
         )
 
 
-def measured_conditions(
-    settings: Determinism, workload: Workload, *, device_class: str
-) -> dict[str, str]:
-    """Read the conditions back: the fields of the applicability key, and a few facts beside it."""
-    geometry = (
-        f"prompt={len(workload.prompt_token_ids)},chunk={workload.chunk_rows},"
-        f"decode={workload.decode_steps},positions={workload.max_positions},"
-        f"batch_invariant={str(settings.batch_invariant).lower()}"
-    )
+def machine_conditions(*, device_class: str) -> dict[str, str]:
+    """What this process's libraries say of themselves and of the machine."""
     return {
         "device_class": device_class,
         "instruction_set": _instruction_set(),
         "torch_build": torch.__version__,
         "num_threads": str(torch.get_num_threads()),
-        "dtype": settings.dtype,
-        "kernel_set": settings.kernel_set,
-        "geometry": geometry,
         "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
         "interop_threads": str(torch.get_num_interop_threads()),
+    }
+
+
+def execution_conditions(
+    executor: Executor, steps: Sequence[Mapping[str, object]]
+) -> dict[str, str]:
+    """What was executed: dtype and kernel set in use, and the geometry that the steps had.
+
+    Args:
+        executor: The activated execution.
+        steps: Rows of the ``steps`` table.
+    """
+    found = executor.conditions()
+    rows = [row["num_rows"] for row in steps if row["phase"] == "prefill"]
+    prefill = "+".join(f"{len(list(group))}x{size}" for size, group in groupby(rows))
+    decode = len({row["step"] for row in steps if row["phase"] == "decode"})
+    return {
+        "dtype": found["dtype"],
+        "kernel_set": found["kernel_set"],
+        "geometry": f"prefill={prefill},decode={decode},positions={found['positions']}",
     }
 
 
@@ -67,4 +71,4 @@ def _instruction_set() -> str:
     fields = read_cpuinfo()
     vendor = fields.get("vendor_id") or fields.get("CPU implementer") or "unknown vendor"
     used = torch.backends.cpu.get_cpu_capability()
-    return f"{used}, {instruction_set(fields)}, {vendor}"
+    return f"torch {used}; cpu {instruction_set(fields)}; {vendor}"

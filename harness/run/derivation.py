@@ -17,9 +17,7 @@ from harness.errors import InvalidInputError
 from harness.measure.environment import DeviceRequest, probe_environment
 from harness.plan.checks import default_checks
 from harness.plan.derive import DeriveRequest, derive
-from harness.plan.freeze import freeze
 from harness.plan.layout import LayoutRequest
-from harness.plan.load import LoadedPlan
 from harness.plan.records import (
     CheckLimit,
     Checks,
@@ -70,23 +68,6 @@ class Settings:
 def device_request(device: Mapping[str, Any]) -> DeviceRequest:
     """The device that a composed experiment asks for."""
     return DeviceRequest(**device)
-
-
-def freeze_settings(
-    settings: Settings,
-    path: Path,
-    *,
-    cache: Path,
-    progress: Callable[[str, float | None], None],
-) -> LoadedPlan:
-    """Derive the plan of an experiment's settings and freeze it at ``path``.
-
-    Raises:
-        HarnessError: When the checkpoint cannot be had, or the settings give no valid plan.
-    """
-    document, manifest = derive_settings(settings, cache=cache, progress=progress)
-    progress("freezing", None)
-    return freeze(document, path, manifest=manifest)
 
 
 def derive_settings(

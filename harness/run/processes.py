@@ -132,11 +132,6 @@ class Child:
             message=message if outcome != "completed" else None,
         )
 
-    def kill(self) -> None:
-        """End the child at once, if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
-
 
 def not_started(child: str, realization: int, message: str) -> Outcome:
     """The outcome of a child that was never started."""

@@ -37,11 +37,14 @@ from harness.realize.seal import Seal, watch
 from harness.realize.source import ReaderSource
 from harness.realize.warmup import warm_up
 from harness.run.child import run_child, say
-from harness.run.conditions import apply_determinism, measured_conditions
+from harness.run.conditions import (
+    apply_determinism,
+    execution_conditions,
+    machine_conditions,
+)
 from harness.run.job import Job, device_class, read_job
 from harness.run.watch import Watch, source_accesses
 from harness.state.arena import Arena, Memory
-from harness.state.digests import count_non_finite
 
 Row = dict[str, object]
 
@@ -90,17 +93,20 @@ class Production:
         realizer.realize(partial(fill_reference, plan, job.fixture))
         reader.close()
         reader.seal()
-        guards = self._guards(realizer, reader, instruments)
+        guards = self._guards(realizer, instruments)
         self._check(guards, "after_release")
 
         activations = realizer.activate()
         arenas = realizer.arenas()
         units = [unit for node in plan.resources.nodes for unit in node.compute_units]
+        first = self.manifest[0]
         self.rows["executions"] = execution_rows(activations, units, arenas, memories)
         recorder = StepRecorder(reference_tensors(plan, arenas))
         guards += [
-            sentinels.non_finite("nan", lambda: recorder.num_nan, lambda t: count_non_finite(t)[0]),
-            sentinels.non_finite("inf", lambda: recorder.num_inf, lambda t: count_non_finite(t)[1]),
+            sentinels.non_finite("nan", recorder),
+            sentinels.non_finite("inf", recorder),
+            sentinels.plan_accesses(self.seal, lambda: plan.schema),
+            source_accesses(reader, first.key, lambda: memoryview(bytearray(first.source_bytes))),
         ]
         states: list[Row] = []
         snapshot = find_arena(plan, arenas, STATE_SNAPSHOT)
@@ -119,9 +125,9 @@ class Production:
         self.rows["authorities"] += authority_rows(minted, arenas, memories, "after_decode")
         realizer.observe_again()
         self._collect(realizer, recorder, reader, instruments, states)
-        facts = measured_conditions(
-            request.determinism, request.workload, device_class=device_class(job)
-        )
+        facts = machine_conditions(device_class=device_class(job))
+        for executor in executors[:1]:
+            facts |= execution_conditions(executor, recorder.steps)
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
 
     def write(self, folder: Path, realization: int) -> None:
@@ -143,21 +149,16 @@ class Production:
             )
         instruments.checkpoint(point)
 
-    def _guards(
-        self, realizer: Realizer, reader: BoundedReader, instruments: Watch
-    ) -> list[sentinels.Sentinel]:
+    def _guards(self, realizer: Realizer, instruments: Watch) -> list[sentinels.Sentinel]:
         staging = sentinels.StagingWatch(realizer.staging_arenas())
         allowances = self.plan.memory_allowances
         assert allowances is not None
-        first = self.manifest[0]
         return [
-            sentinels.plan_accesses(self.seal, lambda: self.plan.schema),
-            source_accesses(reader, first.key, lambda: memoryview(bytearray(first.source_bytes))),
             staging.tensors_alive(),
             staging.mappings_alive(),
             sentinels.unplanned_tensors(instruments.accounting, instruments.live_arenas),
             *instruments.witnessed(
-                self.job.checkpoint / first.file, allowances.unplanned_host_bytes
+                self.job.checkpoint / self.manifest[0].file, allowances.unplanned_host_bytes
             ),
         ]
 

@@ -65,6 +65,7 @@ def summarize(
     loaded: LoadedPlan,
     checkpoint: Path,
     rows: Rows,
+    totals: Mapping[str, Any],
     outcomes: Sequence[Outcome],
     verdict: Mapping[str, Any],
     record: Path,
@@ -90,7 +91,7 @@ def summarize(
         prompt=None if workload is None else workload.prompt_text,
         text=_text(checkpoint, tokens),
         tokens=tokens,
-        memories=_memories(loaded, rows),
+        memories=_memories(totals, rows),
         ttft_ns=_ttft(rows),
         tpot_ns=_tpot(rows),
         num_differences=int(verdict.get("num_differences", 0)),
@@ -186,35 +187,19 @@ def _tpot(rows: Rows) -> int | None:
     return int(statistics.median(times)) if times else None
 
 
-def _memories(loaded: LoadedPlan, rows: Rows) -> tuple[MemoryLine, ...]:
-    planned: dict[str, int] = {
-        memory.id: 0 for node in loaded.plan.resources.nodes for memory in node.memory_resources
-    }
-    for intent in loaded.plan.materializations:
-        if intent.requirement == "required" and intent.persistence == "persistent":
-            planned[intent.memory_resource_id] += intent.expected_bytes
-    lines = []
-    for memory, planned_bytes in planned.items():
-        held = [
-            sum(
-                row["requested_bytes"]
-                for row in listed
-                if row["lifecycle"] == "live" and row["memory_resource_id"] == memory
-            )
-            for listed in _every(rows, "materializations")
-        ]
-        peaks = [
-            row["peak_allocated_bytes"]
-            for listed in _every(rows, "ledger")
-            for row in listed
-            if row["memory_resource_id"] == memory
-        ]
-        lines.append(
-            MemoryLine(
-                memory=memory,
-                planned_bytes=planned_bytes,
-                observed_bytes=max(held) if held else None,
-                peak_allocated_bytes=max(peaks) if peaks else None,
-            )
+def _memories(totals: Mapping[str, Any], rows: Rows) -> tuple[MemoryLine, ...]:
+    planned, observed = totals["planned_bytes"], totals["observed_bytes"]
+    peaks: dict[str, int] = {}
+    for listed in _every(rows, "ledger"):
+        for row in listed:
+            memory = row["memory_resource_id"]
+            peaks[memory] = max(peaks.get(memory, 0), row["peak_allocated_bytes"])
+    return tuple(
+        MemoryLine(
+            memory=memory,
+            planned_bytes=planned.get(memory, 0),
+            observed_bytes=observed.get(memory),
+            peak_allocated_bytes=peaks.get(memory),
         )
-    return tuple(lines)
+        for memory in dict.fromkeys([*planned, *observed])
+    )

@@ -3,8 +3,9 @@
     load and check plan -> bind -> checkpoint -> fixture maker
         -> (producer + witness) x fresh realizations -> statement -> auditor -> summary
 
-It imports no torch, observes nothing and judges nothing: tables come from the children, the verdict
-from the auditor. Nothing heavy starts before the static check has passed.
+It imports no torch and judges nothing: what the model did comes from the children's tables, the
+verdict from the auditor. Of its own it observes what only it can: the machine, how each child
+ended, and which source it runs. Nothing heavy starts before the static check has passed.
 """
 
 import json
@@ -23,25 +24,31 @@ from harness.adapters.families import layout_for
 from harness.canonical import read_bounded
 from harness.checkpoint.census import verify_files
 from harness.checkpoint.sources import fetch
-from harness.errors import CheckpointError, ExitCode, InvalidInputError, PlanError
+from harness.errors import (
+    CheckpointError,
+    ExitCode,
+    InvalidInputError,
+    NotEvaluableError,
+    PlanError,
+)
 from harness.evidence.store import Store
 from harness.measure.clock import utc_timestamp
 from harness.measure.environment import probe_environment
 from harness.measure.witness_start import witness_argv, witness_pair
 from harness.plan.bind import bind
 from harness.plan.check import check_plan
-from harness.plan.load import LoadedPlan, load_plan
-from harness.plan.manifest import load_manifest, manifest_path
-from harness.plan.records import Checkpoint, TimeoutsS
+from harness.plan.layout import AdapterLayout
+from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
+from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
+from harness.plan.records import Checkpoint, Plan, TimeoutsS
 from harness.plan.request import layout_request
-from harness.run.assemble import Assembly, Gathered, assemble
+from harness.run.assemble import Assembly, Gathered, assemble, totals
 from harness.run.job import Job, write_job
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
 from harness.run.summary import print_summary, summarize
 
-MAX_PLAN_BYTES = 256 << 20
 PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
 
 
@@ -78,6 +85,7 @@ def run(request: RunRequest) -> int:
         loaded=prepared.loaded,
         checkpoint=prepared.job.checkpoint,
         rows=gathered.rows,
+        totals=totals(prepared.loaded, gathered.rows),
         outcomes=outcomes,
         verdict=verdict,
         record=Store(request.store).path("records", digest),
@@ -112,13 +120,40 @@ def check(request: RunRequest) -> LoadedPlan:
         raise PlanError(
             "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
         )
+    _require_kernel_set(plan, layout)
     return loaded
+
+
+def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
+    """Another kernel set has other bits: what is not built is refused, and never replaced."""
+    determinism = plan.determinism
+    assert determinism is not None
+    name = determinism.kernel_set
+    if name not in layout.kernel_sets:
+        raise NotEvaluableError(
+            "the plan's kernel set is not built here",
+            expected=f"one of {', '.join(sorted(layout.kernel_sets))}",
+            got=name,
+            where="$.determinism.kernel_set",
+            hint="run the plan with a build that has this set",
+        )
+    if determinism.batch_invariant and not layout.kernel_sets[name]:
+        raise NotEvaluableError(
+            f"kernel set {name} is not batch invariant",
+            where="$.determinism.batch_invariant",
+            hint="derive the plan with determinism.batch_invariant=false",
+        )
 
 
 def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress) -> Prepared:
     """Bind a checked plan to this machine and put its checkpoint in place."""
     plan, checkpoint = loaded.plan, _pinned(loaded)
-    environment = probe_environment(request.device)
+    determinism = plan.determinism
+    assert determinism is not None
+    # The variables are those that the children get, not this process's own.
+    environment = probe_environment(
+        request.device, variables=child_environment(determinism.num_threads)
+    )
     binding = bind(plan.resources, environment)
     layout = layout_for(plan.adapter_data.family or "")
     folder = fetch(
@@ -136,9 +171,8 @@ def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progr
             where=str(folder),
             hint="remove the folder and run again",
         )
-    timeouts, determinism, workload = plan.timeouts, plan.determinism, plan.workload
+    timeouts, workload = plan.timeouts, plan.workload
     assert timeouts is not None
-    assert determinism is not None
     assert workload is not None
     job = Job(
         plan=request.plan_path.resolve(),
@@ -260,7 +294,7 @@ def _record(
         experiment=request.experiment,
         loaded=prepared.loaded,
         plan_bytes=read_bounded(prepared.job.plan, max_bytes=MAX_PLAN_BYTES),
-        manifest_bytes=read_bounded(path, max_bytes=MAX_PLAN_BYTES),
+        manifest_bytes=read_bounded(path, max_bytes=MAX_MANIFEST_BYTES),
         binding=prepared.job.binding,
         environment=prepared.job.environment,
         folders={**folders, None: [prepared.job.fixture]},

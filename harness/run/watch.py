@@ -51,20 +51,19 @@ class Watch:
         """Every arena that some memory holds now, declared by the plan or not yet released."""
         return [arena for memory in self.memories.values() for arena in memory.arenas]
 
-    def log(self, event: str, detail: str | None = None) -> None:
+    def log(self, event: str) -> None:
         """Add one lifecycle event."""
         self.lifecycle.append(
             {
                 "order": len(self.lifecycle),
                 "event": event,
                 "at_ns": monotonic_ns(),
-                "detail": detail,
             }
         )
 
-    def probe(self, point: str = "probe") -> WitnessReading:
+    def probe(self) -> WitnessReading:
         """Ask the witness for a reading that is not kept."""
-        return self._read(point, keep=False)
+        return self._read("probe", keep=False)
 
     def checkpoint(self, point: str) -> None:
         """Take the ledger and have the witness take its reading, after the heap is settled."""
@@ -82,7 +81,7 @@ class Watch:
                     "capacity_bytes": memory.capacity_bytes,
                     "num_arenas": len(memory.arenas),
                     # A tensor outside every arena lies in the process's own memory.
-                    "unplanned_tensor_bytes": unplanned if memory.kind == "system-ram" else 0,
+                    "unplanned_tensor_bytes": unplanned if memory.kind == "system-ram" else None,
                 }
             )
 

@@ -34,7 +34,15 @@ class Arena:
         self.memory = memory
         self.owner = owner
         self.allocated_bytes = size
-        self._mapping = mmap.mmap(-1, size)
+        try:
+            self._mapping = mmap.mmap(-1, size)
+        except OSError as error:
+            memory.allocated_bytes -= size
+            raise ResourceError(
+                f"memory {memory.resource_id} cannot be mapped",
+                expected=f"{size} bytes for {owner}",
+                got=str(error),
+            ) from error
         anchor = (ctypes.c_char * size).from_buffer(self._mapping)
         self.address = ctypes.addressof(anchor)
         del anchor
@@ -57,10 +65,8 @@ class Arena:
     @property
     def requested_bytes(self) -> int:
         """Bytes of the live tensors, deduplicated by storage."""
-        seen = {
-            (tensor.data_ptr(), tensor.nbytes): tensor.nbytes for tensor in self._tensors.values()
-        }
-        return sum(seen.values())
+        storages = [t.untyped_storage() for t in self._tensors.values() if t.nbytes]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     @property
     def is_mapped(self) -> bool:

@@ -20,7 +20,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
     """Number of NaN and of infinite elements."""
-    # x - x is 0 exactly for finite x: one pass decides the usual case of none.
+    # One pass decides the usual case of none.
     if bool(torch.isfinite(tensor).all()):
         return 0, 0
     return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())

@@ -7,10 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from harness.adapters.llama.layout import LlamaLayout
 from harness.adapters.llama.load import LlamaAdapter
 from harness.adapters.llama.reference import LlamaReference, load_ordinary
 from harness.errors import CheckpointError, NotEvaluableError, PlanError, ResourceError
 from harness.plan.records import Execution, Materialization
+from kernels.kernel_sets import UnknownKernelSetError
+from kernels.linear.api import select
 
 STAGINGS: dict[str, dict[str, Any]] = {
     "whole": {"staging": "whole"},
@@ -232,12 +235,23 @@ def test_activation_needs_known_execution_and_realized_state(
         empty.activate(execution())
 
 
-def test_a_representation_of_another_state_is_refused(make_bench: Callable[..., Any]) -> None:
+def test_the_adapter_and_not_the_intent_says_what_state_a_form_is(
+    make_bench: Callable[..., Any],
+) -> None:
     bench = make_bench()
     realization = Realization(bench, bench.request())
-    intent = realization.intent("kv-contiguous")
-    with pytest.raises(PlanError, match=r"state\.kv has no representation"):
-        realization.adapter.allocate(replace(intent, representation="llama-merged-float32"))
+    intent = realization.intent("rope-table")
+    realized = realization.adapter.allocate(replace(intent, logical_state_id="state.kv"))
+    assert realized.logical_state_id == "state.rope"
+    with pytest.raises(PlanError, match="unknown representation"):
+        realization.adapter.allocate(replace(intent, representation="other"))
+
+
+def test_the_layout_names_the_kernel_sets_that_are_built() -> None:
+    for name in LlamaLayout.kernel_sets:
+        assert callable(select(name))
+    with pytest.raises(UnknownKernelSetError):
+        select("torch-cpu/99")
 
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])

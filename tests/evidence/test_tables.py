@@ -214,15 +214,6 @@ def test_any_changed_byte_gives_rows_or_one_clear_error(value: int) -> None:
     assert num_refused > len(data) // 3
 
 
-def test_repeated_keys_are_found(sample: ModuleType) -> None:
-    rows = sample.step_rows()
-    assert tables.duplicates("steps", rows) == []
-    assert tables.duplicates("steps", [*rows, rows[2], rows[0]]) == [
-        (0, "decode", 2),
-        (0, "prefill", 0),
-    ]
-
-
 def test_evidence_needs_neither_torch_nor_pandas(repo_root: Path) -> None:
     code = (
         "import sys\n"

@@ -36,7 +36,8 @@ def test_rows_are_normalized_sorted_and_unique(site: Path) -> None:
 
 def test_rows_of_this_environment_make_a_table() -> None:
     rows = distribution_rows()
-    assert tables.duplicates("distributions", rows) == []
+    names = [row["name"] for row in rows]
+    assert len(set(names)) == len(names)
     data, num_rows = tables.encode("distributions", rows)
     assert tables.decode("distributions", data, where="here") == rows
     assert num_rows == len(rows)

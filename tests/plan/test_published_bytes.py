@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from harness.plan.load import parse_plan
-from harness.plan.published.bytes import Dimensions, published_bytes
+from published_figures import Dimensions, published_bytes
 from harness.plan.records import Plan
 
 

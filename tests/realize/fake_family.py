@@ -234,6 +234,11 @@ class FakeExecutor:
         stacked = torch.stack(planes)
         return StepOutput(plane=stacked, logits=stacked[-1].clone() if want_logits else None)
 
+    strategy_unit = "fake/1"
+
+    def conditions(self) -> Mapping[str, str]:
+        return {"dtype": "float32", "kernel_set": "none/1", "positions": "8"}
+
     def choose(self, logits: torch.Tensor) -> Choice:
         top = logits.topk(2).values
         return Choice(token=int(logits.argmax()), margin=float(top[0] - top[1]))

@@ -196,7 +196,9 @@ def test_a_kept_staging_tensor_is_measured() -> None:
     stage = run.rows["stage"]
     assert stage["status"] == "RELEASE_INCOMPLETE"
     assert stage["lifecycle"] == "live"
-    assert stage["bytes_after_release"] > 0
+    assert stage["bytes_before_release"] == stage["bytes_after_release"] == WEIGHT.num_bytes
+    assert stage["released_bytes"] == 0
+    assert stage["allocated_bytes"] > 0
 
 
 def test_exhaustion_is_an_error_and_not_a_status() -> None:

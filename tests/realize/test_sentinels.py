@@ -12,6 +12,7 @@ from fake_family import plan
 
 from harness.measure.settle import settle
 from harness.plan.layout import TensorSpec
+from harness.realize.recorder import StepRecorder
 from harness.realize.seal import watch
 from harness.realize.sentinels import (
     CANARY_BYTES,
@@ -29,7 +30,6 @@ from harness.realize.witnessed import (
 )
 from harness.state.accounting import TensorAccounting
 from harness.state.arena import Memory
-from harness.state.digests import count_non_finite
 
 SPECS = [TensorSpec(name="t", dtype="float32", shape=(64,))]
 
@@ -79,13 +79,20 @@ def test_unplanned_tensors() -> None:
     assert counts(sentinel) == (CANARY_BYTES, 0)
 
 
-@pytest.mark.parametrize(("name", "index"), [("nan", 0), ("inf", 1)])
-def test_non_finite(name: str, index: int) -> None:
-    total = 0
-    sentinel = non_finite(name, lambda: total, lambda tensor: count_non_finite(tensor)[index])
+@pytest.mark.parametrize("name", ["nan", "inf"])
+def test_non_finite(name: str) -> None:
+    recorder = StepRecorder(None)
+    sentinel = non_finite(name, recorder)
     assert counts(sentinel) == (1, 0)
-    total = 5
-    assert counts(sentinel) == (1, 5)
+    recorder.count({"plane": torch.tensor([float("nan"), float("inf"), float("inf"), 1.0])})
+    assert counts(sentinel) == (1, {"nan": 1, "inf": 2}[name])
+    assert (recorder.num_nan, recorder.num_inf) == (1, 2)
+
+
+def test_a_recorder_that_does_not_count_shows_no_canary() -> None:
+    recorder = StepRecorder(None)
+    recorder.count = lambda outputs: {}  # type: ignore[method-assign]
+    assert counts(non_finite("nan", recorder)) == (0, 0)
 
 
 @dataclass

@@ -371,7 +371,7 @@ KEY = ApplicabilityKey(
     num_threads=2,
     dtype="float32",
     kernel_set="torch-cpu/1",
-    geometry="prompt=5",
+    geometry="prefill=2x2+1x1,decode=3,positions=8",
 )
 FACTS = {
     "device_class": "simulated-accelerator",
@@ -380,7 +380,7 @@ FACTS = {
     "num_threads": "2",
     "dtype": "float32",
     "kernel_set": "torch-cpu/1",
-    "geometry": "prompt=5",
+    "geometry": "prefill=2x2+1x1,decode=3,positions=8",
     "deterministic_algorithms": "true",
     "interop_threads": "1",
 }

@@ -11,8 +11,9 @@ import pytest
 
 from harness.evidence.store import Store
 from harness.measure.environment import DeviceRequest
+from harness.plan.freeze import freeze
 from harness.plan.load import LoadedPlan
-from harness.run.derivation import Settings, freeze_settings
+from harness.run.derivation import Settings, derive_settings
 from harness.run.request import RunRequest
 from harness.run.supervisor import run
 
@@ -116,22 +117,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def freeze(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., LoadedPlan]:
+def freeze_plan(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., LoadedPlan]:
     def _freeze(**changes: Any) -> LoadedPlan:
         folder = tmp_path_factory.mktemp("plans")
-        return freeze_settings(
-            settings(**changes),
-            folder / "plan.json",
-            cache=cache,
-            progress=lambda text, fraction=None: None,
+        document, manifest = derive_settings(
+            settings(**changes), cache=cache, progress=lambda text, fraction=None: None
         )
+        return freeze(document, folder / "plan.json", manifest=manifest)
 
     return _freeze
 
 
 @pytest.fixture(scope="session")
-def small_plan(freeze: Callable[..., LoadedPlan]) -> LoadedPlan:
-    return freeze()
+def small_plan(freeze_plan: Callable[..., LoadedPlan]) -> LoadedPlan:
+    return freeze_plan()
 
 
 @pytest.fixture

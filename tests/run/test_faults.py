@@ -96,9 +96,9 @@ def test_a_child_that_dies_is_a_recorded_trial(
 
 @pytest.mark.slow
 def test_a_hanging_child_ends_in_bounded_time(
-    run_plan: Callable[..., Any], freeze: Callable[..., LoadedPlan]
+    run_plan: Callable[..., Any], freeze_plan: Callable[..., LoadedPlan]
 ) -> None:
-    plan = freeze(timeouts__realization_s=10)
+    plan = freeze_plan(timeouts__realization_s=10)
     trial = run_plan(plan, "hang")
     assert trial.code == 1
     assert any("timed_out" in problem for problem in trial.summary["problems"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.canonical import sha256_digest
-from harness.errors import InvalidInputError, PlanError, ResourceError
+from harness.errors import InvalidInputError, NotEvaluableError, PlanError, ResourceError
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
@@ -73,9 +73,11 @@ def test_two_runs_of_one_plan_have_one_result(
 
 
 def test_streaming_and_plain_cpu_pass_too(
-    run_plan: Callable[..., Any], freeze: Callable[..., LoadedPlan]
+    run_plan: Callable[..., Any], freeze_plan: Callable[..., LoadedPlan]
 ) -> None:
-    plan = freeze(realization__staging="streaming", realization__staging_window_bytes=256 << 10)
+    plan = freeze_plan(
+        realization__staging="streaming", realization__staging_window_bytes=256 << 10
+    )
     trial = run_plan(plan)
     assert trial.code == 0
     (digest,) = trial.store.digests("records")
@@ -86,9 +88,9 @@ def test_streaming_and_plain_cpu_pass_too(
 
 
 @pytest.mark.slow
-def test_the_plain_cpu(freeze: Callable[..., LoadedPlan], tmp_path: Path, cache: Path) -> None:
+def test_the_plain_cpu(freeze_plan: Callable[..., LoadedPlan], tmp_path: Path, cache: Path) -> None:
     device = {"kind": "cpu", "simulated_vram_bytes": None, "system_ram_limit_bytes": 512 << 20}
-    plan = freeze(device=device)
+    plan = freeze_plan(device=device)
     assert plan.path is not None
     assert not any(item.role == "staging" for item in plan.plan.materializations)
     code = run(
@@ -147,6 +149,18 @@ def test_too_small_a_device_cannot_be_evaluated_here(
     )
     with pytest.raises(ResourceError, match=r"accelerator0\.vram"):
         run(request(small_plan, tmp_path, cache, device=device))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("kernel_set", "torch-cpu/99"), ("batch_invariant", True)]
+)
+def test_what_is_not_built_cannot_be_evaluated_and_is_not_replaced(
+    freeze_plan: Callable[..., LoadedPlan], tmp_path: Path, cache: Path, field: str, value: object
+) -> None:
+    plan = freeze_plan(**{f"determinism__{field}": value})
+    with pytest.raises(NotEvaluableError, match="kernel set"):
+        run(request(plan, tmp_path, cache))
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.slow

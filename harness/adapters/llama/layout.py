@@ -60,12 +60,25 @@ _LAYER_BOUNDARIES = (
 )
 
 
+_FORMS: Mapping[str, frozenset[str]] = {
+    WEIGHTS: frozenset(
+        {CHECKPOINT_NATIVE, CHECKPOINT_WINDOW, *(MERGED + dtype for dtype in COMPUTE_DTYPES)}
+    ),
+    ROPE: frozenset({ROPE_TABLE}),
+    KV: frozenset(CONTIGUOUS_KV + dtype for dtype in COMPUTE_DTYPES),
+    REPLAY: frozenset({STATE_SNAPSHOT}),
+    FIXTURE: frozenset({REFERENCE_OUTPUTS}),
+}
+"""Representations of each logical state."""
+
+
 class LlamaLayout:
     """The family's :class:`harness.plan.layout.AdapterLayout`."""
 
     family = "llama"
     strategy_units = frozenset({STRATEGY_UNIT})
     boundaries_version = "llama.boundaries/1"
+    kernel_sets: Mapping[str, bool] = {"torch-cpu/1": False, "torch-reference/1": False}
 
     def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Normalize a ``config.json``; every unsupported field is refused by name."""
@@ -134,17 +147,18 @@ class LlamaLayout:
 
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
         """Whether the adapter can realize the state in the representation."""
-        return representation in {
-            WEIGHTS: {
-                CHECKPOINT_NATIVE,
-                CHECKPOINT_WINDOW,
-                *(MERGED + dtype for dtype in COMPUTE_DTYPES),
-            },
-            ROPE: {ROPE_TABLE},
-            KV: {CONTIGUOUS_KV + dtype for dtype in COMPUTE_DTYPES},
-            REPLAY: {STATE_SNAPSHOT},
-            FIXTURE: {REFERENCE_OUTPUTS},
-        }.get(logical_state_id, set())
+        return representation in _FORMS.get(logical_state_id, ())
+
+    def state_of(self, representation: str) -> str:
+        """The logical state whose form a representation is.
+
+        Raises:
+            PlanError: For a representation that the family does not have.
+        """
+        for state_id, forms in _FORMS.items():
+            if representation in forms:
+                return state_id
+        raise PlanError("unknown representation", got=repr(representation), where="the plan")
 
     def tensors(
         self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]

@@ -71,12 +71,12 @@ class LlamaAdapter:
         """Map the arena of one materialization, zeroed; mutable state gets its owner here.
 
         Raises:
-            PlanError: When the representation is not one of the state's.
+            PlanError: When the family has no such representation.
             ResourceError: When the memory is exhausted.
         """
-        state_id, form = intent.logical_state_id, intent.representation
-        if not self.layout.supports_representation(state_id, form):
-            raise PlanError(f"{state_id} has no representation {form}", where=intent.id)
+        form = intent.representation
+        # The owner knows what state a form is of; the plan's word on it is compared, not taken.
+        state_id = self.layout.state_of(form)
         request = self._context.request
         specs = self.layout.tensors(request, form, self._context.census)
         arena = self._context.memories[intent.memory_resource_id].allocate(intent.id, specs)

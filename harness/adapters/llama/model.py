@@ -21,6 +21,7 @@ import kernels.rope.api as rope
 import kernels.sampling.api as sampling
 from harness.adapters.llama.config import LlamaConfig
 from harness.adapters.llama.keys import resident_tensors
+from harness.adapters.llama.layout import STRATEGY_UNIT
 from harness.errors import InvalidInputError
 from harness.plan.records import ModelRange
 from harness.realize.adapter import Choice, StepOutput, Tap
@@ -84,6 +85,7 @@ class LlamaExecutor:
             kernels.kernel_sets.UnknownKernelSetError: When the kernel set is not built.
         """
         _check_geometry(config, spec, residents, rope_tables, session)
+        self._kernel_set = kernel_set
         self._linear = linear.select(kernel_set)
         self._rms_norm = rms_norm.select(kernel_set)
         self._rope = rope.select(kernel_set)
@@ -250,6 +252,19 @@ class LlamaExecutor:
             tap(boundary + 2, out)
             tap(boundary + 3, residual)
         return residual
+
+    @property
+    def strategy_unit(self) -> str:
+        """Prefill and decode of a range of layers."""
+        return STRATEGY_UNIT
+
+    def conditions(self) -> Mapping[str, str]:
+        """Dtype and capacity of the cache, and the kernel set that the ops were chosen from."""
+        return {
+            "dtype": str(self._k.dtype).removeprefix("torch."),
+            "kernel_set": self._kernel_set,
+            "positions": str(self._k.shape[1]),
+        }
 
     def choose(self, logits: torch.Tensor) -> Choice:
         """Greedy choice from ``logits`` [V], by the kernel set's own op."""

@@ -2,6 +2,8 @@
 
 Shares the forward code with the realized path and nothing of its loading: every safetensors file
 is loaded whole, tensors are concatenated and cast in plain memory, no arena, no bounded reader.
+Rotary tables come from the one formula there is: their digests show corruption, not a wrong
+formula; that is shown against another implementation in the tests.
 """
 
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from harness.adapters.llama.config import LlamaConfig, read_config
+from harness.adapters.llama.layout import KV, MERGED, ROPE_TABLE
 from harness.adapters.llama.model import LlamaExecutor
 from harness.adapters.llama.rope import rope_tables
 from harness.errors import CheckpointError
@@ -45,7 +48,7 @@ class LlamaReference:
             config.head_dim,
         )
         session = Session(
-            logical_state_id="state.kv",
+            logical_state_id=KV,
             epoch=1,
             tensors={name: torch.zeros(shape, dtype=dtype) for name in ("k", "v")},
             capacity_positions=positions,
@@ -59,8 +62,8 @@ class LlamaReference:
             session=session,
         )
         residents = {
-            f"llama-merged-{request.determinism.dtype}": weights,
-            "rope-table-float32": tables,
+            MERGED + request.determinism.dtype: weights,
+            ROPE_TABLE: tables,
         }
         return OrdinaryReference(executor=executor, residents=residents)
 

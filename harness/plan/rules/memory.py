@@ -1,7 +1,7 @@
 """Rule 12 and more: planned bytes fit each memory, at the end and at the peak."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.plan.records import Finding, Materialization
 from harness.plan.rules.context import RuleContext
@@ -12,7 +12,7 @@ EXPECTATIONS = "memory-expectations"
 
 
 def memory_rules(context: RuleContext) -> Iterator[Finding]:
-    """Compare sums per memory with capacity, and the optional bytes with the expectation."""
+    """Compare sums per memory with capacity, and the expectations with what a plan can hold."""
     items = context.plan.materializations
     realized = [item for item in items if context.is_realized(item)]
     persistent = bytes_by_memory(
@@ -32,6 +32,10 @@ def memory_rules(context: RuleContext) -> Iterator[Finding]:
                 if needed > memory.capacity_bytes:
                     message = f"{needed} {what} do not fit {memory.id!r} of {memory.capacity_bytes}"
                     yield Finding(path=path, rule=rule, message=message)
+    yield from _expectations(context, realized)
+
+
+def _expectations(context: RuleContext, realized: Sequence[Materialization]) -> Iterator[Finding]:
     optional = sum(
         item.expected_bytes
         for item in realized
@@ -44,6 +48,14 @@ def memory_rules(context: RuleContext) -> Iterator[Finding]:
             rule=EXPECTATIONS,
             message=f"expects {expected}, the realized optional materializations have {optional}",
         )
+    if not context.is_native:
+        return
+    # What may stay is the allowance; an audit has no other figure to hold a run to.
+    for name in ("unplanned_persistent_bytes", "unexplained_persistent_host_mirror_bytes"):
+        got = getattr(context.plan.memory_expectations, name)
+        if got != 0:
+            message = f"must be 0 (within the allowance), is {got}"
+            yield Finding(path=f"$.memory_expectations.{name}", rule=EXPECTATIONS, message=message)
 
 
 def bytes_by_memory(items: Iterable[Materialization]) -> defaultdict[str, int]:

@@ -1,10 +1,11 @@
-"""Sanity of what is executed and judged: it fits, it can be compared, and every check is known."""
+"""Sanity of what is executed and judged: it fits, it can be compared, and no check is left out."""
 
 from collections.abc import Iterator
 
-from harness.plan.checks import ACCEPTANCE, EXACT_CORRECTNESS, TELEMETRY, UNPLANNED_BYTES
+from harness.plan.checks import ACCEPTANCE, LIMITED, TELEMETRY, UNPLANNED_BYTES
+from harness.plan.recipe import FIXTURE_LOADER, FIXTURE_OUTPUTS
 from harness.plan.records import CheckLimit, Checks, Finding, Workload
-from harness.plan.rules.context import RuleContext, duplicate_findings
+from harness.plan.rules.context import RuleContext
 
 WORKLOAD = "workload"
 FIXTURE = "reference-fixture"
@@ -35,37 +36,51 @@ def _fixture(context: RuleContext) -> Iterator[Finding]:
     fixture, determinism = context.plan.reference_fixture, context.plan.determinism
     if fixture is None or determinism is None:
         return
-    yield from duplicate_findings("$.reference_fixture.outputs", FIXTURE, fixture.outputs, "")
-    checks = context.plan.checks
-    if checks is None or all(check.id != EXACT_CORRECTNESS for check in checks.acceptance):
-        return
-    for name in ("dtype", "num_threads"):
-        planned, reference = getattr(determinism, name), getattr(fixture, name)
-        if planned != reference:
-            message = f"{EXACT_CORRECTNESS} needs the run's {name}, {planned!r}; is {reference!r}"
+    if sorted(fixture.outputs) != sorted(FIXTURE_OUTPUTS):
+        message = f"must be {' and '.join(FIXTURE_OUTPUTS)}, not {', '.join(fixture.outputs)}"
+        yield Finding(path="$.reference_fixture.outputs", rule=FIXTURE, message=message)
+    for name, needed in (
+        ("dtype", determinism.dtype),
+        ("num_threads", determinism.num_threads),
+        ("loader", FIXTURE_LOADER),
+    ):
+        got = getattr(fixture, name)
+        if got != needed:
+            message = f"the reference must be made with {needed!r}, not {got!r}"
             yield Finding(path=f"$.reference_fixture.{name}", rule=FIXTURE, message=message)
 
 
 def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
-    listed = [("acceptance", i, check) for i, check in enumerate(checks.acceptance)]
-    listed += [("telemetry", i, check) for i, check in enumerate(checks.telemetry)]
     seen: set[str] = set()
-    for where, index, check in listed:
-        path = f"$.checks.{where}[{index}]"
-        known = ACCEPTANCE.keys() | (TELEMETRY.keys() if where == "telemetry" else set())
-        if check.id not in known:
-            message = f"unknown {where} check {check.id!r}"
-            yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
-        if check.id in seen:
-            message = f"duplicate {check.id!r}"
-            yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
-        seen.add(check.id)
-        if check.id == UNPLANNED_BYTES:
-            yield from _unplanned_limit(context, path, check)
+    for where, listed, known in (
+        ("acceptance", checks.acceptance, ACCEPTANCE),
+        ("telemetry", checks.telemetry, TELEMETRY),
+    ):
+        for index, check in enumerate(listed):
+            path = f"$.checks.{where}[{index}]"
+            if check.id not in known:
+                message = f"unknown {where} check {check.id!r}"
+                yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
+            if check.id in seen:
+                message = f"duplicate {check.id!r}"
+                yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
+            seen.add(check.id)
+            yield from _limit(context, f"{path}.limit", check)
+    declared = {check.id for check in checks.acceptance}
+    for name in sorted(ACCEPTANCE.keys() - declared):
+        message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
+        yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)
 
 
-def _unplanned_limit(context: RuleContext, path: str, check: CheckLimit) -> Iterator[Finding]:
+def _limit(context: RuleContext, path: str, check: CheckLimit) -> Iterator[Finding]:
     allowances = context.plan.memory_allowances
-    if allowances is not None and check.limit != allowances.unplanned_host_bytes:
-        message = f"limit {check.limit} is not the allowance, {allowances.unplanned_host_bytes}"
-        yield Finding(path=f"{path}.limit", rule=CHECKS, message=message)
+    if check.id == UNPLANNED_BYTES:
+        if allowances is not None and check.limit != allowances.unplanned_host_bytes:
+            message = f"limit {check.limit} is not the allowance, {allowances.unplanned_host_bytes}"
+            yield Finding(path=path, rule=CHECKS, message=message)
+    elif check.limit is not None and check.id not in LIMITED:
+        message = f"{check.id!r} reads no limit, got {check.limit!r}"
+        yield Finding(path=path, rule=CHECKS, message=message)
+    elif isinstance(check.limit, str):
+        message = f"{check.id!r} reads a number of bytes, got {check.limit!r}"
+        yield Finding(path=path, rule=CHECKS, message=message)

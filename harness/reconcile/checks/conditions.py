@@ -1,11 +1,12 @@
 """Checks of the conditions: every child ran to its end, under the plan's binding and settings."""
 
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from harness.plan.check import check_plan
 from harness.plan.recipe import recipe_digest
-from harness.plan.records import Plan
+from harness.plan.records import Plan, Workload
 from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
@@ -111,7 +112,17 @@ def planned_facts(plan: Plan) -> dict[str, str]:
             "kernel_set": settings.kernel_set,
             "deterministic_algorithms": fact_text(settings.deterministic_algorithms),
         }
+    if plan.workload is not None:
+        facts["geometry"] = planned_geometry(plan.workload)
     return facts
+
+
+def planned_geometry(workload: Workload) -> str:
+    """Prefill steps by rows, number of decode steps, and capacity, as facts write them."""
+    prompt, rows = len(workload.prompt_token_ids), workload.chunk_rows
+    chunks = [min(rows, prompt - start) for start in range(0, prompt, rows)]
+    prefill = "+".join(f"{len(list(group))}x{size}" for size, group in groupby(chunks))
+    return f"prefill={prefill},decode={workload.decode_steps},positions={workload.max_positions}"
 
 
 def _facts(subject: Subject, findings: Findings) -> None:

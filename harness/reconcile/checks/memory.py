@@ -41,10 +41,25 @@ def unplanned(subject: Subject, findings: Findings) -> None:
                 got = row["unplanned_bytes"]
                 findings.require(got <= limit, f"{path}.unplanned_bytes", f"at most {limit}", got)
         _present(findings, table, [(point,) for point in ("baseline", *SETTLED)])
+    hosts = {
+        memory.id
+        for node in subject.plan.resources.nodes
+        for memory in node.memory_resources
+        if memory.kind == "system-ram"
+    }
     for _realization, table in subject.view.each(findings, "ledger"):
         for key, row in table.rows.items():
-            if key[0] in SETTLED:
-                findings.columns(table.path(key), {"unplanned_tensor_bytes": 0}, row)
+            _tensors(findings, table.path(key), key[0], row, is_host=key[1] in hosts)
+
+
+def _tensors(findings: Findings, path: str, point: str, row: Row, *, is_host: bool) -> None:
+    """Tensors outside every arena are counted for the host, and gone once all is populated."""
+    got = row["unplanned_tensor_bytes"]
+    if not is_host or point in SETTLED:
+        findings.columns(path, {"unplanned_tensor_bytes": 0 if is_host else None}, row)
+    else:
+        counted = got is not None and got >= 0
+        findings.require(counted, f"{path}.unplanned_tensor_bytes", "at least 0", got)
 
 
 def _limit(plan: Plan, allowances: MemoryAllowances) -> float:
@@ -61,6 +76,12 @@ def _growth(baseline: Row, row: Row) -> int:
     """Growth per kind, each at least 0; growth of files is recorded as such."""
     growth: int = sum(max(0, row[kind] - baseline[kind]) for kind in _GROWING_KINDS)
     return growth + int(row["new_file_bytes"])
+
+
+def shrinkage(baseline: Row, row: Row) -> int:
+    """Bytes by which each kind of memory fell below the baseline, summed over the kinds."""
+    shrunk: int = sum(max(0, baseline[kind] - row[kind]) for kind in _GROWING_KINDS)
+    return shrunk
 
 
 def _present(findings: Findings, table: KeyedRows, keys: Iterable[tuple[str, ...]]) -> None:

@@ -39,7 +39,8 @@ def materializations(subject: Subject, findings: Findings) -> None:
             if intent is not None:
                 _one(findings, path, intent, row)
             place = (row["logical_state_id"], row["memory_resource_id"])
-            is_kept = row["lifecycle"] == LIVE and row["persistence"] == "persistent"
+            # Nothing says that a copy which no plan names will go, so it counts as kept.
+            is_kept = row["lifecycle"] == LIVE and not (intent and is_transient(intent))
             if is_kept and place in forbidden:
                 wanted = f"no persistent copy of {place[0]} in {place[1]}"
                 findings.differ(f"{path}.memory_resource_id", wanted, "a live one")

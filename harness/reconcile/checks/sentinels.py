@@ -8,8 +8,9 @@ from harness.reconcile.view import Subject
 AFTER_RELEASE, AFTER_DECODE = "after_release", "after_decode"
 _BOTH = (AFTER_RELEASE, AFTER_DECODE)
 SENTINELS: dict[str, tuple[str, ...]] = {
-    "plan_accesses": _BOTH,
-    "source_accesses": _BOTH,
+    # Accesses count from the release on: at that point there can be none yet.
+    "plan_accesses": (AFTER_DECODE,),
+    "source_accesses": (AFTER_DECODE,),
     "staging_tensors_alive": _BOTH,
     "staging_mappings_alive": _BOTH,
     "checkpoint_descriptors": _BOTH,

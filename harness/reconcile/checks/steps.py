@@ -10,6 +10,7 @@ from harness.reconcile.findings import Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
 
 _REPEATED = ("token", "plane_digest", "logits_digest", "margin", "num_nan", "num_inf")
+_KIND = "sha256:"
 Tokens = dict[tuple[str, int], tuple[int | None, str]]
 """By phase and step: the token, and the row that says so."""
 
@@ -184,6 +185,7 @@ def _fixture_complete(
         path = fixture.path(key)
         size = math.prod(row["shape"]) * DTYPE_BYTES.get(row["dtype"], 0)
         findings.equal(f"{path}.bytes", size, row["bytes"])
+        _has_kind(findings, f"{path}.digest", row["digest"])
         dtype, num_rows = compute, rows_of.get((key[0], key[1]))
         if key[2] == "logits":
             dtype, num_rows = "float32", None  # [V]: of the last row, always in float32
@@ -199,7 +201,7 @@ def _digests_equal(
     realization: int,
     workload: Workload,
 ) -> None:
-    """Compare step digests with the fixture's, where both are of one kind."""
+    """Compare step digests with the fixture's; one of another kind could not be compared."""
     steps = subject.view.table(findings, "steps", realization)
     if steps is None:
         return
@@ -210,14 +212,20 @@ def _digests_equal(
             if reference is None or row is None:
                 continue
             got = row[f"{output}_digest"]
-            if got is not None and _kind(got) == _kind(reference["digest"]):
+            path = f"{steps.path(key)}.{output}_digest"
+            if _has_kind(findings, path, got) and _is_of_kind(reference["digest"]):
                 origin = fixture.path((planned.phase, planned.step, output))
-                path = f"{steps.path(key)}.{output}_digest"
                 findings.equal(path, reference["digest"], got, origin=origin)
 
 
-def _kind(digest: str) -> str:
-    return digest.partition(":")[0]
+def _has_kind(findings: Findings, path: str, digest: object) -> bool:
+    found = _is_of_kind(digest)
+    findings.require(found, path, f"a digest of kind {_KIND}", digest)
+    return found
+
+
+def _is_of_kind(digest: object) -> bool:
+    return isinstance(digest, str) and digest.startswith(_KIND)
 
 
 def finite(subject: Subject, findings: Findings) -> None:

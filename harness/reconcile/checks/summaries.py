@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from harness.reconcile.checks.memory import SETTLED
+from harness.reconcile.checks.memory import SETTLED, shrinkage
 from harness.reconcile.findings import ABSENT, Findings
 from harness.reconcile.intent import planned_bytes, recomputed_status
 from harness.reconcile.view import Subject
@@ -11,7 +11,7 @@ MIRROR = "smallest_visible_mirror_bytes"
 
 
 def agree(subject: Subject, findings: Findings) -> None:
-    """Statuses and totals equal what the tables give."""
+    """Statuses, totals and the claim about CUDA equal what tables, plan and environment give."""
     intents = {intent.id: intent for intent in subject.plan.materializations}
     observed: dict[str, int] = {}
     for _realization, table in subject.view.each(findings, "materializations"):
@@ -35,25 +35,38 @@ def agree(subject: Subject, findings: Findings) -> None:
     _totals(findings, "$.totals.planned_bytes", planned, totals.get("planned_bytes"))
     _totals(findings, "$.totals.observed_bytes", observed, totals.get("observed_bytes"))
     findings.equal("$.totals.num_steps", num_steps, totals.get("num_steps"))
-    if MIRROR in totals:
-        findings.equal(f"$.totals.{MIRROR}", smallest_visible(subject, findings), totals[MIRROR])
+    findings.equal(f"$.totals.{MIRROR}", smallest_visible(subject, findings), totals.get(MIRROR))
     for name in sorted(totals.keys() - {"planned_bytes", "observed_bytes", "num_steps", MIRROR}):
         findings.differ(f"$.totals.{name}", ABSENT, "a total that no table gives")
+    _claims(subject, findings)
 
 
 def smallest_visible(subject: Subject, findings: Findings) -> int | None:
     """The smallest copy that every reading after population would have shown, in bytes."""
     allowances = subject.plan.memory_allowances
-    readings = [
-        row["unplanned_bytes"]
-        for _realization, table in subject.view.each(findings, "checkpoints")
-        for key, row in table.rows.items()
-        if key[0] in SETTLED
-    ]
-    if allowances is None or not readings:
+    if allowances is None:
         return None
-    least: int = min(readings)
-    return max(0, allowances.unplanned_host_bytes + 1 - least)
+    visible: list[int] = []
+    for _realization, table in subject.view.each(findings, "checkpoints"):
+        baseline = table.rows.get(("baseline",))
+        for point in SETTLED:
+            row = table.rows.get((point,))
+            if row is not None:
+                # A copy can also hide in what its kind of memory gave back since the baseline.
+                shrunk = 0 if baseline is None else shrinkage(baseline, row)
+                growth = row["unplanned_bytes"] - shrunk
+                visible.append(allowances.unplanned_host_bytes + 1 - growth)
+    return max(0, *visible) if visible else None
+
+
+def _claims(subject: Subject, findings: Findings) -> None:
+    """A run that was bound to no CUDA device says so, and no other run does."""
+    units = {unit.kind for node in subject.plan.resources.nodes for unit in node.compute_units}
+    labels = [claim.label for claim in subject.predicate.claims if claim.name == "cuda"]
+    if "cuda-gpu" not in units:
+        findings.equal("$.claims.cuda", ["not_executed"], labels)
+    elif "not_executed" in labels:
+        findings.differ("$.claims.cuda", "no label not_executed: a CUDA device is bound", labels)
 
 
 def _totals(findings: Findings, path: str, recomputed: dict[str, int], recorded: object) -> None:
