@@ -13,6 +13,32 @@ from harness.plan.manifest import ManifestEntry
 
 Document = dict[str, Any]
 ZERO = "sha256:" + "0" * 64
+DECISIVE = (
+    "integrity.tables",
+    "memory.unplanned",
+    "integrity.source",
+    "trials.completed",
+    "plan.binding",
+    "realization.materializations",
+    "realization.authorities",
+    "realization.executions",
+    "realization.release",
+    "tensors.expected",
+    "tensors.unchanged",
+    "memory.ledger",
+    "memory.invariants",
+    "memory.release",
+    "steps.complete",
+    "steps.repeat",
+    "state.selfproof",
+    "correctness.exact",
+    "numbers.finite",
+    "sentinels.canaries",
+    "sentinels.zero",
+    "summaries.agree",
+    "result.digest",
+)
+"""Checks that decide the verdict of every native plan; the limited one is the second."""
 
 
 def entries() -> list[ManifestEntry]:
@@ -173,7 +199,6 @@ def _states() -> list[Document]:
 def native_document() -> Document:
     """A valid plan document with its digest."""
     model = {"repository": "nobody/fake", "revision": "r1"}
-    ids = ("integrity.tables", "memory.unplanned", "correctness.exact")
     document: Document = {
         "schema": "harness.plan/1",
         "plan_version": "sample-1",
@@ -281,7 +306,7 @@ def native_document() -> Document:
         "checks": {
             "acceptance": [
                 {"id": name, "limit": 4096} if name == "memory.unplanned" else {"id": name}
-                for name in ids
+                for name in DECISIVE
             ],
             "telemetry": [{"id": "step.times"}],
         },

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from plan_sample import (
+    DECISIVE,
     Document,
     FakeSupport,
     corrupted,
@@ -559,8 +560,33 @@ CASES: list[tuple[str, str, Change]] = [
     ),
     (
         "reference-fixture",
-        "$.reference_fixture.outputs[1]",
+        "$.reference_fixture.outputs",
         lambda d: d["reference_fixture"].update(outputs=["plane", "plane"]),
+    ),
+    (
+        "reference-fixture",
+        "$.reference_fixture.outputs",
+        lambda d: d["reference_fixture"].update(outputs=["logits"]),
+    ),
+    (
+        "reference-fixture",
+        "$.reference_fixture.loader",
+        lambda d: d["reference_fixture"].update(loader="selective"),
+    ),
+    (
+        "checks",
+        "$.checks.acceptance[0].limit",
+        lambda d: d["checks"]["acceptance"][0].update(limit=1),
+    ),
+    (
+        "checks",
+        "$.checks.telemetry[0].limit",
+        lambda d: d["checks"]["telemetry"][0].update(limit=1),
+    ),
+    (
+        "checks",
+        "$.checks.telemetry[1].limit",
+        lambda d: d["checks"]["telemetry"].append({"id": "memory.resident", "limit": "1 GB"}),
     ),
     (
         "checks",
@@ -603,8 +629,10 @@ VALID: list[Change] = [
         reconstruction_inputs=["state.cells", "state.table"]
     ),
     lambda d: d["checkpoint"].update(source={"kind": "directory", "path": "anywhere"}),
-    lambda d: d["checks"].update(acceptance=[{"id": "integrity.tables"}]),
     lambda d: d["workload"].update(max_positions=8),
+    lambda d: d["checks"]["telemetry"].append({"id": "memory.resident", "limit": 1 << 30}),
+    lambda d: d["checks"].update(telemetry=[]),
+    lambda d: d["reference_fixture"].update(outputs=["logits", "plane"]),
 ]
 
 
@@ -619,12 +647,42 @@ def test_a_state_may_have_an_optional_copy_only() -> None:
     assert support == []
 
 
-def test_without_exact_correctness_the_reference_may_be_another() -> None:
+def test_the_reference_is_made_under_the_settings_of_the_run_whatever_is_checked() -> None:
     def change(document: Document) -> None:
-        document["checks"]["acceptance"].pop()
-        document["reference_fixture"].update(dtype="bfloat16", num_threads=1)
+        document["checks"]["acceptance"] = [{"id": "integrity.tables"}]
+        document["reference_fixture"].update(dtype="bfloat16", num_threads=1, loader="other")
 
-    assert check(corrupted(change)) == []
+    found = {finding.path for finding in check(corrupted(change))}
+    assert found - {"$.checks.acceptance"} == {
+        "$.reference_fixture.dtype",
+        "$.reference_fixture.num_threads",
+        "$.reference_fixture.loader",
+    }
+
+
+@pytest.mark.parametrize("name", DECISIVE)
+def test_no_check_that_decides_can_be_left_out(name: str) -> None:
+    def change(document: Document) -> None:
+        listed = document["checks"]["acceptance"]
+        document["checks"]["acceptance"] = [each for each in listed if each["id"] != name]
+
+    (finding,) = check(corrupted(change))
+    assert (finding.path, finding.rule) == ("$.checks.acceptance", "checks")
+    assert repr(name) in finding.message
+    both = check(corrupted(lambda d: d["checks"].update(acceptance=[])))
+    assert len(both) == len(DECISIVE)
+
+
+def test_what_may_stay_unplanned_is_the_allowance_and_nothing_else() -> None:
+    document = corrupted(
+        lambda d: d["memory_expectations"].update(
+            unplanned_persistent_bytes=1, unexplained_persistent_host_mirror_bytes=1 << 40
+        )
+    )
+    assert [(finding.rule, finding.path) for finding in check(document)] == [
+        ("memory-expectations", f"$.memory_expectations.{name}")
+        for name in ("unexplained_persistent_host_mirror_bytes", "unplanned_persistent_bytes")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -671,6 +729,7 @@ def test_all_errors_are_listed_at_once() -> None:
         mat(document, 1, expected_bytes=141, path_id="by-post")
 
     assert [finding.path for finding in check(corrupted(everything))] == [
+        "$.checks.acceptance",
         "$.checks.acceptance[0].id",
         "$.execution[0].strategy_unit",
         "$.materializations[1].expected_bytes",
@@ -681,11 +740,14 @@ def test_all_errors_are_listed_at_once() -> None:
     ]
 
 
-def test_a_check_can_be_declared_as_telemetry() -> None:
+def test_a_check_that_decides_cannot_be_declared_as_telemetry() -> None:
     def move(document: Document) -> None:
         document["checks"]["telemetry"].append(document["checks"]["acceptance"].pop(0))
 
-    assert check(corrupted(move)) == []
+    assert [finding.path for finding in check(corrupted(move))] == [
+        "$.checks.acceptance",
+        "$.checks.telemetry[1].id",
+    ]
 
 
 def test_every_missing_tensor_is_named() -> None:

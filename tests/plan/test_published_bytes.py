@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from published_figures import Dimensions, published_bytes
 
 from harness.plan.load import parse_plan
-from published_figures import Dimensions, published_bytes
 from harness.plan.records import Plan
 
 
