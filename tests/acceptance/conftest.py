@@ -1,6 +1,7 @@
 """The command line from outside: a runner, and makers of damaged plans, results and records."""
 
 import copy
+import gzip
 import hashlib
 import json
 import os
@@ -25,7 +26,8 @@ class Outcome:
     """What one command left: exit code and both streams."""
 
     def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
-        self.command = " ".join(str(part) for part in done.args[2:])
+        words = [str(part) for part in done.args]
+        self.command = "harness " + " ".join(words[words.index("harness") + 1 :])
         self.code = done.returncode
         self.out = done.stdout
         self.err = done.stderr
@@ -192,8 +194,6 @@ def damaged_plan(
 @pytest.fixture(scope="session")
 def r1_plan(shared_r1: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published plan, unpacked."""
-    import gzip
-
     data = gzip.decompress((shared_r1 / "frozen-plan.json.gz").read_bytes())
     assert _sha256(data).startswith("11bebfc8")
     path = tmp_path_factory.mktemp("r1") / "frozen-plan.json"

@@ -1,6 +1,7 @@
 """Exit codes, help, messages and JSON of every command."""
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +138,9 @@ def test_results_are_json_where_asked(
     shown = command("evidence", "show", "--json", "--store", "evidence", tiny[:10])
     assert shown.code == 0
     assert shown.json["record_digest"] == f"sha256:{tiny}"
-    assert isinstance(command("evidence", "diff", "--json", "--store", "evidence", tiny, quick).json, dict)
+    assert isinstance(
+        command("evidence", "diff", "--json", "--store", "evidence", tiny, quick).json, dict
+    )
     plans = ("plans/tiny_llama.json", "plans/tiny_llama_streaming.json")
     different = command("plan", "diff", "--json", *plans)
     assert "$.digest" in [entry["path"] for entry in different.json["differences"]]
@@ -151,45 +154,55 @@ def test_doctor_is_json(command: Command) -> None:
     assert isinstance(outcome.json["findings"], list)
 
 
+GOVERNED = [
+    "workload.decode_steps=3",
+    "determinism.num_threads=1",
+    "timeouts.audit_s=1",
+    "realization.unplanned_host_bytes=1",
+    "device.simulated_vram_bytes=1",
+]
+
+
+def test_governed_fields_are_not_overridden(command: Command) -> None:
+    outcome = command("run", "experiment=tiny_llama", *GOVERNED)
+    one_message(outcome)
+    for override in GOVERNED:
+        assert override.split("=")[0] in outcome.err
+    assert "harness plan derive experiment=tiny_llama " + " ".join(GOVERNED) in outcome.err
+    assert "harness run plan=" in outcome.err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "override",
-    [
-        "workload.decode_steps=3",
-        "workload.repetitions=1",
-        "workload=quickstart",
-        "model=smollm2_wheel",
-        "device=cpu",
-        "determinism.dtype=bfloat16",
-        "determinism.num_threads=1",
-        "timeouts.audit_s=1",
-        "realization.staging=streaming",
-    ],
+    "override", [*GOVERNED, "workload=quickstart", "model=smollm2_wheel", "device=cpu"]
 )
 def test_a_governed_field_is_not_overridden(command: Command, override: str) -> None:
     outcome = command("run", "experiment=tiny_llama", override)
     one_message(outcome)
     assert f"harness plan derive experiment=tiny_llama {override}" in outcome.err
-    assert "harness run plan=" in outcome.err
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "store=${oc.env:HOME}",
-        "store='${oc.env:HOME,x}/y'",
-        "cache=${oc.decode:1}",
-        "+model._target_=os.system",
-        "+workload.inner.deep._target_=builtins.eval",
-        "+nonsense=1",
-    ],
-)
+@pytest.mark.parametrize("override", ["store=${oc.env:HOME}", "+model._target_=os.system"])
 def test_the_composed_experiment_is_guarded(command: Command, override: str) -> None:
     one_message(command("run", "experiment=tiny_llama", override))
 
 
-def test_guards_hold_in_files_too(command: Command, repo_root: Path, tmp_path: Path) -> None:
-    import shutil
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "override",
+    [
+        "store='${oc.env:HOME,x}/y'",
+        "cache=${oc.decode:1}",
+        "+workload.inner.deep._target_=builtins.eval",
+        "+nonsense=1",
+    ],
+)
+def test_other_ways_around_are_guarded(command: Command, override: str) -> None:
+    one_message(command("run", "experiment=tiny_llama", override))
 
+
+@pytest.mark.slow
+def test_guards_hold_in_files_too(command: Command, repo_root: Path, tmp_path: Path) -> None:
     for line in ("store: ${oc.env:HOME}", "model:\n  _target_: os.system"):
         folder = tmp_path / str(len(line))
         shutil.copytree(repo_root / "experiments", folder)
@@ -198,9 +211,8 @@ def test_guards_hold_in_files_too(command: Command, repo_root: Path, tmp_path: P
         one_message(command("run", "--config-dir", folder, "experiment=tiny_llama"))
 
 
+@pytest.mark.slow
 def test_a_pinned_digest_must_match(command: Command, repo_root: Path, tmp_path: Path) -> None:
-    import shutil
-
     folder = tmp_path / "experiments"
     shutil.copytree(repo_root / "experiments", folder)
     file = folder / "experiment" / "tiny_llama.yaml"

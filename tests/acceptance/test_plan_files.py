@@ -55,7 +55,9 @@ BAD: dict[str, Callable[[str], bytes]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_refused(command: Command, repo_root: Path, tmp_path: Path, name: str) -> None:
+def test_a_bad_file_is_refused(
+    command: Command, repo_root: Path, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(BAD[name](text_of(repo_root)))
     outcome = command("plan", "check", path)
@@ -216,7 +218,13 @@ def test_derive_is_reproducible_and_checks(command: Command, tmp_path: Path, too
     for name in ("one", "two"):
         out = tmp_path / f"{name}.json"
         outcome = command(
-            "plan", "derive", "--json", "experiment=tiny_llama", "workload.decode_steps=3", "--out", out
+            "plan",
+            "derive",
+            "--json",
+            "experiment=tiny_llama",
+            "workload.decode_steps=3",
+            "--out",
+            out,
         )
         assert outcome.code == 0, outcome
         outputs.append(out.read_bytes())

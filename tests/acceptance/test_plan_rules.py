@@ -160,9 +160,7 @@ def test_all_errors_are_listed(command: Command, damaged_plan: Callable[..., Pat
 
 
 def test_the_transient_peak_is_checked(command: Command, damaged_plan: Callable[..., Path]) -> None:
-    path = damaged_plan(
-        lambda p: set_in(node(p)["memory_resources"][0], capacity_bytes=7_000_000)
-    )
+    path = damaged_plan(lambda p: set_in(node(p)["memory_resources"][0], capacity_bytes=7_000_000))
     outcome = command("plan", "check", "--json", path)
     assert outcome.code == 2
     assert [finding["path"] for finding in outcome.json["findings"]] == [

@@ -74,7 +74,9 @@ PLAN_CHANGES: list[tuple[str, Callable[[Document], object]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "change"), PLAN_CHANGES, ids=[f"{i} {path}" for i, (path, _) in enumerate(PLAN_CHANGES)]
+    ("path", "change"),
+    PLAN_CHANGES,
+    ids=[f"{i} {path}" for i, (path, _) in enumerate(PLAN_CHANGES)],
 )
 def test_a_broken_published_plan_is_refused(
     command: Command,
@@ -106,8 +108,11 @@ def bound_leaves(tools: Any, result: Document) -> list[tuple[str, tuple[Any, ...
         if (
             keys[0] in BOUND
             or (keys[0] == "observed" and keys[1] in OBSERVED)
-            or (keys[:2] == ("observed", "process_checkpoints") and "bytes" in str(keys[3]) and
-                not str(keys[3]).startswith("cuda"))
+            or (
+                keys[:2] == ("observed", "process_checkpoints")
+                and "bytes" in str(keys[3])
+                and not str(keys[3]).startswith("cuda")
+            )
         ) and path not in UNBOUND:
             chosen.append((path, keys, value))
     return chosen
@@ -117,16 +122,15 @@ def named(outcome: Any, path: str) -> bool:
     """Some difference lies at this place, or just above or below it."""
     places = [entry["path"] for entry in outcome.json["differences"]]
     return any(
-        place == path or place.startswith((path + ".", path + "[")) or
-        (path.startswith(place) and path[len(place) : len(place) + 1] in (".", "["))
+        place == path
+        or place.startswith((path + ".", path + "["))
+        or (path.startswith(place) and path[len(place) : len(place) + 1] in (".", "["))
         for place in places
         if place != "$"
     )
 
 
-def reconcile(
-    command: Command, plan: Path, tmp_path: Path, result: Document
-) -> Any:
+def reconcile(command: Command, plan: Path, tmp_path: Path, result: Document) -> Any:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result, indent=2, sort_keys=True) + "\n")
     return command("reconcile", "--json", plan, path)

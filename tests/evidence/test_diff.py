@@ -104,3 +104,57 @@ def test_identity_environment_and_missing_tables(
     assert {"environment.facts.cores", "step_times/r0", "trials"} <= set(
         paths(comparison.telemetry)
     )
+
+
+def sentinel_rows(canary_count: int) -> list[dict[str, object]]:
+    return [
+        {"name": "unplanned_pages", "point": "after_decode", "count": 0}
+        | {"canary_count": canary_count}
+    ]
+
+
+def faithful(sample: ModuleType, store: Store, run: int) -> LoadedRecord:
+    """One of several runs of a plan: equal results, and figures that no two runs share."""
+    tables = [
+        sample.put_rows(store, "trials", [{**sample.trial_rows()[0], "duration_ns": run}]),
+        sample.put_rows(store, "steps", sample.step_rows(), 0),
+        sample.put_rows(store, "step_times", sample.time_rows(1000 * run), 0),
+        sample.put_rows(store, "sentinels", sentinel_rows((1 << 20) + run), 0),
+    ]
+    totals = {
+        "planned_bytes": {"node0.ram": 64},
+        "observed_bytes": {"node0.ram": 64},
+        "num_steps": 3,
+        "smallest_visible_mirror_bytes": 4096 * run,
+    }
+    times = {"started_at": f"2026-01-02T03:04:0{run}Z", "ended_at": f"2026-01-02T03:05:0{run}Z"}
+    return other(sample, store, tables, totals=totals, **times)
+
+
+@pytest.mark.usefixtures("base")
+def test_two_faithful_runs_agree(store: Store, sample: ModuleType) -> None:
+    comparison = compare_records(faithful(sample, store, 1), faithful(sample, store, 2))
+    assert comparison.results == ()
+    assert comparison.results_agree
+    assert paths(comparison.telemetry) == [
+        "sentinels/r0",
+        "step_times/r0",
+        "totals.smallest_visible_mirror_bytes",
+        "trials",
+    ]
+    mirror = comparison.telemetry[2]
+    assert (mirror.left, mirror.right) == ("4096", "8192")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("planned_bytes", {}), ("observed_bytes", {"node0.ram": 63}), ("num_steps", 4)],
+)
+def test_totals_that_every_faithful_run_repeats_are_results(
+    base: LoadedRecord, store: Store, sample: ModuleType, name: str, value: object
+) -> None:
+    totals = {**base.predicate.totals, name: value}
+    changed = other(sample, store, list(base.predicate.tables), totals=totals)
+    comparison = compare_records(base, changed)
+    assert paths(comparison.results) == [f"totals.{name}"]
+    assert comparison.telemetry == ()

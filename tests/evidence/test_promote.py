@@ -1,8 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from harness.canonical import canonical_bytes
 from harness.errors import EvidenceError
 from harness.evidence.promote import promote
 from harness.evidence.record import load_record
@@ -89,3 +91,57 @@ def test_private_text_is_refused_naming_every_place(
     assert "someone" not in str(caught.value)
     assert "marlowe" not in str(caught.value)
     assert not target.root.exists()
+
+
+def put_with(
+    store: Store, sample: ModuleType, plan: dict[str, object], manifest: bytes | None = None
+) -> str:
+    """A record of another plan document and manifest."""
+    data = canonical_bytes(plan)
+    base = sample.predicate(store, []).plan
+    changes = {"plan": replace(base, file_digest=store.put_plan(data))}
+    if manifest is not None:
+        changes["manifest_digest"] = store.put_manifest(manifest)
+    return sample.put_record(store, **changes)
+
+
+def test_private_text_of_the_plan_and_the_manifest_is_refused(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    plan = {
+        **sample.PLAN,
+        "checkpoint": {"source": {"kind": "directory", "path": "/home/someone/models/tiny"}},
+        "workload": {"prompt_text": "a letter to someone@example.org", "prompt_token_ids": [1]},
+        "adapter_data": {"config": {"layers of /home/someone": 1}},
+    }
+    manifest = b'{"key":"a.weight"}\n{"file":"/home/someone/b.bin","key":"b.weight"}\n'
+    record = put_with(store, sample, plan, manifest)
+    with pytest.raises(EvidenceError) as caught:
+        promote(load_record(record, store), target, identity=NOBODY)
+    assert caught.value.got == (
+        "manifest line 2.file; plan.adapter_data.config (the name of field 0); "
+        "plan.checkpoint.source.path; plan.workload.prompt_text"
+    )
+    assert "someone" not in str(caught.value)
+    assert not target.root.exists()
+
+
+def test_a_manifest_that_cannot_be_parsed_is_searched_as_text(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    record = put_with(store, sample, sample.PLAN, b"not JSON: /home/someone/b.bin\n")
+    with pytest.raises(EvidenceError) as caught:
+        promote(load_record(record, store), target, identity=NOBODY)
+    assert caught.value.got == "manifest line 1"
+
+
+def test_a_plan_without_private_text_is_promoted(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    plan = {
+        **sample.PLAN,
+        "checkpoint": {"source": {"kind": "directory", "path": "/mnt/models/tiny"}},
+        "workload": {"prompt_text": "Write a letter to the harbour master."},
+    }
+    promote(load_record(put_with(store, sample, plan), store), target, identity=NOBODY)
+    assert len(target.digests("records")) == 1

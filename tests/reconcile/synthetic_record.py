@@ -559,9 +559,7 @@ def _sentinels() -> list[Row]:
     )
     keys = [(name, point) for point in ("after_release", "after_decode") for name in both]
     keys += [(n, "after_decode") for n in ("plan_accesses", "source_accesses", "nan", "inf")]
-    return [
-        {"name": name, "point": point, "canary_count": 1, "count": 0} for name, point in keys
-    ]
+    return [{"name": name, "point": point, "canary_count": 1, "count": 0} for name, point in keys]
 
 
 # Point -> (live in RAM, live in VRAM): requested bytes and number of arenas of one page each.

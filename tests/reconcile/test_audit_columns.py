@@ -74,9 +74,7 @@ FINDERS: dict[str, dict[str, str]] = {
         "new_file_bytes": "memory.unplanned",
         "unplanned_bytes": "memory.unplanned",
     },
-    "arenas": dict.fromkeys(
-        TABLES["arenas"].columns.keys() - {"resident_bytes"}, "memory.ledger"
-    ),
+    "arenas": dict.fromkeys(TABLES["arenas"].columns.keys() - {"resident_bytes"}, "memory.ledger"),
     "step_times": dict.fromkeys(("repetition", "phase", "step"), "step.times"),
     "facts": {"name": "plan.binding", "value": "plan.binding"},
     "trials": dict.fromkeys(

@@ -1,5 +1,7 @@
 """One small frozen plan for all tests of this folder, and a run of it with a faulty producer."""
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -133,12 +135,13 @@ def small_plan(freeze_plan: Callable[..., LoadedPlan]) -> LoadedPlan:
     return freeze_plan()
 
 
-@pytest.fixture
-def run_plan(
-    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Trial]:
-    def _run(plan: LoadedPlan, *faults: str) -> Trial:
+@pytest.fixture(scope="session")
+def run_plan(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., Trial]:
+    """Run a plan with planted faults, into a store of its own or the given one."""
+
+    def _run(plan: LoadedPlan, *faults: str, store: Path | None = None) -> Trial:
         assert plan.path is not None
+        root = store or tmp_path_factory.mktemp("run") / "store"
         argv = (sys.executable, "-m", "harness.run.producer")
         if faults:
             argv = (
@@ -147,23 +150,27 @@ def run_plan(
                 *faults,
                 "--",
             )
-        code = run(
-            RunRequest(
-                experiment="small",
-                plan_path=plan.path,
-                plan_digest=plan.plan.digest,
-                store=tmp_path / "store",
-                cache=cache,
-                device=DeviceRequest(**settings().device),
-                as_json=True,
-                command=("harness", "run"),
-                producer_argv=argv,
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = run(
+                RunRequest(
+                    experiment="small",
+                    plan_path=plan.path,
+                    plan_digest=plan.plan.digest,
+                    store=root,
+                    cache=cache,
+                    device=DeviceRequest(**settings().device),
+                    as_json=True,
+                    command=("harness", "run"),
+                    producer_argv=argv,
+                )
             )
-        )
-        return Trial(
-            code=code,
-            summary=json.loads(capsys.readouterr().out),
-            store=Store(tmp_path / "store"),
-        )
+        return Trial(code=code, summary=json.loads(printed.getvalue()), store=Store(root))
 
     return _run
+
+
+@pytest.fixture(scope="session")
+def passed(run_plan: Callable[..., Trial], small_plan: LoadedPlan) -> Trial:
+    """One faithful run; its store must not be written to."""
+    return run_plan(small_plan)

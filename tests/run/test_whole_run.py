@@ -1,6 +1,7 @@
 """The whole path as a user runs it: processes, tables, record, verdict."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from harness.canonical import sha256_digest
 from harness.errors import InvalidInputError, NotEvaluableError, PlanError, ResourceError
+from harness.evidence.diff import compare_records
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
@@ -17,11 +19,6 @@ from harness.measure.environment import DeviceRequest
 from harness.plan.load import LoadedPlan
 from harness.run.request import RunRequest
 from harness.run.supervisor import run
-
-
-@pytest.fixture
-def passed(run_plan: Callable[..., Any], small_plan: LoadedPlan) -> Any:
-    return run_plan(small_plan)
 
 
 def test_a_faithful_run_passes_and_leaves_only_a_clean_store(passed: Any) -> None:
@@ -63,16 +60,17 @@ def test_what_is_recorded_is_what_happened(passed: Any) -> None:
 
 
 def test_two_runs_of_one_plan_have_one_result(
-    run_plan: Callable[..., Any], small_plan: LoadedPlan
+    run_plan: Callable[..., Any], small_plan: LoadedPlan, passed: Any, tmp_path: Path
 ) -> None:
-    run_plan(small_plan)
-    trial = run_plan(small_plan)
+    shutil.copytree(passed.store.root, tmp_path / "store")
+    trial = run_plan(small_plan, store=tmp_path / "store")
     records = [load_record(digest, trial.store) for digest in trial.store.digests("records")]
     assert len(records) == 2
     assert len({record.predicate.result_digest for record in records}) == 1
+    assert compare_records(*records).results_agree
 
 
-def test_streaming_and_plain_cpu_pass_too(
+def test_streaming_passes_too(
     run_plan: Callable[..., Any], freeze_plan: Callable[..., LoadedPlan]
 ) -> None:
     plan = freeze_plan(
