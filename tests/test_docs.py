@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.canonical import canonical_bytes
+from harness.canonical import canonical_bytes, sha256_digest
 from harness.cli.parser import parse_arguments
 from harness.evidence.statement import check_statement
 from harness.evidence.tables import TABLES
 from harness.plan.check import check_plan
+from harness.plan.checks import ACCEPTANCE, TELEMETRY
 from harness.plan.load import parse_plan
+from harness.reconcile.unbound import unbound_paths
 
 
 def examples(path: Path) -> list[str]:
@@ -29,9 +31,31 @@ def test_every_field_of_a_plan_is_explained(repo_root: Path) -> None:
     assert [name for name in schema["properties"] if f"`{name}`" not in text] == []
 
 
-def test_the_statements_in_the_evidence_format_are_valid(repo_root: Path) -> None:
-    for text in examples(repo_root / "docs" / "evidence_format.md"):
-        check_statement(json.loads(text), where="docs/evidence_format.md")
+def test_the_statements_in_the_evidence_format_are_whole_and_belong_together(
+    repo_root: Path,
+) -> None:
+    record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
+    for statement in (record, verdict):
+        check_statement(statement, where="docs/evidence_format.md")
+    told, found = record["predicate"], verdict["predicate"]
+    assert found["record_digest"] == sha256_digest(canonical_bytes(record))
+    assert found["plan_digest"] == told["plan"]["digest"]
+    assert found["result_digest"] == told["result_digest"]
+
+
+def test_the_statements_in_the_evidence_format_are_of_the_present_version(repo_root: Path) -> None:
+    record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
+    told, found = record["predicate"], verdict["predicate"]
+    written = {name for name, table in TABLES.items() if table.writer != "auditor"}
+    assert {table["name"] for table in told["tables"]} == written
+    assert set(told["totals"]) == {
+        "planned_bytes",
+        "observed_bytes",
+        "num_steps",
+        "smallest_visible_mirror_bytes",
+    }
+    assert found["unbound"] == list(unbound_paths())
+    assert [check["id"] for check in found["checks"]] == [*ACCEPTANCE, *TELEMETRY]
 
 
 def test_every_table_and_column_is_explained(repo_root: Path) -> None:

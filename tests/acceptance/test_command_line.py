@@ -87,33 +87,43 @@ def test_reading_commands_import_no_torch(
         assert TORCH.search(outcome.err) is None
 
 
+BAD = [
+    ["nonsense"],
+    ["plan", "nonsense"],
+    ["plan", "check"],
+    ["plan", "check", "--nonsense", "x"],
+    ["run"],
+    ["run", "experiment=nonsense"],
+    ["run", "nonsense"],
+    ["evidence", "show", "--store", "evidence", "ffffffffffff"],
+    ["evidence", "show", "--store", "evidence", "not-a-digest"],
+    ["evidence", "ls", "--store", "no/such/store"],
+    ["evidence", "verify", "no/such/store"],
+    ["evidence", "verify", "README.md"],
+    ["evidence", "promote", "--store", "no/such/store", "ffff"],
+    ["checkpoint", "census", "no/such/folder"],
+    ["checkpoint", "verify", "plans/tiny_llama.json", "no/such/folder"],
+    ["plan", "diff", "plans/tiny_llama.json", "no/such/plan.json"],
+    ["plan", "show", "plans"],
+    ["plan", "freeze", "no/such/draft.json", "no/such/folder/plan.json"],
+    ["plan", "check", "plans/tiny_llama.json", "--environment", "no/such/file.json"],
+    ["plan", "check", "plans/tiny_llama.json", "--environment", "README.md"],
+    ["reconcile", "plans/tiny_llama.json", "no/such/record.json"],
+    ["reconcile", "plans/tiny_llama.json", "README.md"],
+]
+FAST = ("nonsense", "check", "census", "reconcile", "verify")
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["nonsense"],
-        ["plan", "nonsense"],
-        ["plan", "check"],
-        ["plan", "check", "--nonsense", "x"],
-        ["run"],
-        ["run", "experiment=nonsense"],
-        ["run", "nonsense"],
-        ["evidence", "show", "--store", "evidence", "ffffffffffff"],
-        ["evidence", "show", "--store", "evidence", "not-a-digest"],
-        ["evidence", "ls", "--store", "no/such/store"],
-        ["evidence", "verify", "no/such/store"],
-        ["evidence", "verify", "README.md"],
-        ["evidence", "promote", "--store", "no/such/store", "ffff"],
-        ["checkpoint", "census", "no/such/folder"],
-        ["checkpoint", "verify", "plans/tiny_llama.json", "no/such/folder"],
-        ["plan", "diff", "plans/tiny_llama.json", "no/such/plan.json"],
-        ["plan", "show", "plans"],
-        ["plan", "freeze", "no/such/draft.json", "no/such/folder/plan.json"],
-        ["plan", "check", "plans/tiny_llama.json", "--environment", "no/such/file.json"],
-        ["plan", "check", "plans/tiny_llama.json", "--environment", "README.md"],
-        ["reconcile", "plans/tiny_llama.json", "no/such/record.json"],
-        ["reconcile", "plans/tiny_llama.json", "README.md"],
+        pytest.param(
+            words,
+            id=" ".join(words),
+            marks=[] if len(words) < 4 and set(words) & set(FAST) else [pytest.mark.slow],
+        )
+        for words in BAD
     ],
-    ids=" ".join,
 )
 def test_bad_input_is_one_message(command: Command, words: list[str]) -> None:
     one_message(command(*words))
@@ -128,6 +138,7 @@ def test_errors_are_json_where_asked(command: Command) -> None:
     assert "no/such/plan.json" in error["where"]
 
 
+@pytest.mark.slow
 def test_results_are_json_where_asked(
     command: Command, repo_root: Path, committed: dict[str, Any]
 ) -> None:
@@ -149,6 +160,7 @@ def test_results_are_json_where_asked(
     assert command("plan", "show", "--json", plans[0]).json["schema"] == "harness.plan/1"
 
 
+@pytest.mark.slow
 def test_doctor_is_json(command: Command) -> None:
     outcome = command("doctor", "--json")
     assert isinstance(outcome.json["findings"], list)

@@ -35,6 +35,7 @@ def found(outcome: Any) -> list[dict[str, Any]]:
     return [entry for entry in outcome.json["differences"] if entry["check"] not in ENOUGH]
 
 
+@pytest.mark.slow
 def test_an_untouched_copy_passes(liar: Any, audit: Any) -> None:
     lie = liar()
     for name in lie.names():
@@ -90,9 +91,9 @@ def test_every_column_is_bound_or_said_to_be_unbound(liar: Any, audit: Any, tabl
         outcome = audit(lie)
         telemetry = {c["id"] for c in outcome.json["checks"] if c["kind"] == "telemetry"}
         places = found(outcome)
-        if not any(table in place["path"] or "totals" in place["path"] for place in places):
-            missed.append((column.name, outcome.code, places[:2]))
-        elif outcome.code != 1 and not all(place["check"] in telemetry for place in places):
+        named = any(table in place["path"] or "totals" in place["path"] for place in places)
+        only_telemetry = all(place["check"] in telemetry for place in places)
+        if not named or (outcome.code != 1 and not only_telemetry):
             missed.append((column.name, outcome.code, places[:2]))
     assert missed == []
 
@@ -282,7 +283,7 @@ LIES: dict[str, tuple[str, Callable[[Rows], Rows | None]]] = {
         lambda r: put(r, {"child": "producer"}, outcome="killed", exit_code=None, signal="SIGKILL"),
     ),
 }
-FAST = {"a token, everywhere", "an open checkpoint after release", "a canary that did not fire"}
+FAST = {"a token, everywhere", "an open checkpoint after release"}
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,13 @@ BAD: dict[str, Callable[[str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+SLOW = {"empty", "a number", "null", "no fields", "a record", "two documents", "65 levels"}
+SLOW |= {"nested duplicate key", "Infinity", "overflowing float", "lone surrogate", "utf-16"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in BAD]
+)
 def test_a_bad_file_is_refused(
     command: Command, repo_root: Path, tmp_path: Path, name: str
 ) -> None:
@@ -66,6 +72,7 @@ def test_a_bad_file_is_refused(
     assert len(outcome.text) < 20_000
 
 
+@pytest.mark.slow
 def test_crlf_is_explained(command: Command, repo_root: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(BAD["CRLF"](text_of(repo_root)))
@@ -74,6 +81,7 @@ def test_crlf_is_explained(command: Command, repo_root: Path, tmp_path: Path) ->
     assert "autocrlf" in outcome.err
 
 
+@pytest.mark.slow
 def test_missing_and_directory(command: Command, tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         outcome = command("plan", "check", path)
@@ -81,7 +89,9 @@ def test_missing_and_directory(command: Command, tmp_path: Path) -> None:
         assert str(path) in outcome.err
 
 
-@pytest.mark.parametrize("field", ["digest", "file", "manifest"])
+@pytest.mark.parametrize(
+    "field", ["digest", *(pytest.param(n, marks=pytest.mark.slow) for n in ("file", "manifest"))]
+)
 def test_a_digest_is_matched_whole(
     command: Command, damaged_plan: Callable[..., Path], field: str
 ) -> None:
@@ -103,6 +113,7 @@ def test_a_digest_is_matched_whole(
     assert place[field] in [finding["path"] for finding in outcome.json["findings"]]
 
 
+@pytest.mark.slow
 def test_other_commands_read_as_strictly(command: Command, repo_root: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(BAD["duplicate key"](text_of(repo_root)))
@@ -201,6 +212,7 @@ def test_freeze_refuses_a_plan_that_breaks_a_rule(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_freeze_leaves_a_sidecar_of_another_plan_alone(
     command: Command, repo_root: Path, tmp_path: Path
 ) -> None:

@@ -37,22 +37,66 @@ def sole(plan: Document) -> Document:
 
 
 RULES: list[tuple[str, str, Change]] = [
-    ("rule-01", "$.resources.backing_sources[0].repository", lambda p: set_in(p["model"], repository="other/one")),
-    ("rule-01", "$.resources.backing_sources[0].revision", lambda p: set_in(p["model"], revision="other")),
+    (
+        "rule-01",
+        "$.resources.backing_sources[0].repository",
+        lambda p: set_in(p["model"], repository="other/one"),
+    ),
+    (
+        "rule-01",
+        "$.resources.backing_sources[0].revision",
+        lambda p: set_in(p["model"], revision="other"),
+    ),
     ("rule-02", "$.resources.swarm_id", lambda p: set_in(p["resources"], swarm_id="other")),
     ("rule-03", "$.resources.nodes[1].id", lambda p: copied(p["resources"]["nodes"], 0)),
     ("rule-03", "$.logical_state_units[5].id", lambda p: copied(p["logical_state_units"], 0)),
     ("rule-03", "$.materializations[6].id", lambda p: copied(p["materializations"], 2)),
     ("rule-03", "$.execution[1].id", lambda p: copied(p["execution"], 0)),
-    ("rule-04", "$.resources.nodes[0].compute_units[1].id", lambda p: copied(node(p)["compute_units"], 0)),
-    ("rule-04", "$.resources.nodes[0].memory_resources[2].id", lambda p: copied(node(p)["memory_resources"], 0)),
-    ("rule-06", "$.logical_state_units[0].backing_source_id", lambda p: set_in(p["logical_state_units"][0], backing_source_id="x")),
-    ("rule-07", "$.materializations[2].logical_state_id", lambda p: set_in(mat(p, "mat.rope.resident"), logical_state_id="x")),
-    ("rule-07", "$.materializations[2].memory_resource_id", lambda p: set_in(mat(p, "mat.rope.resident"), memory_resource_id="x")),
-    ("rule-07", "$.materializations[1].path_id", lambda p: set_in(mat(p, "mat.weights.resident"), path_id="x")),
-    ("rule-08", "$.materializations[1].representation", lambda p: set_in(mat(p, "mat.weights.resident"), representation="x")),
-    ("rule-09", "$.materializations[0].persistence", lambda p: set_in(mat(p, "mat.weights.stage"), persistence="persistent")),
-    ("rule-10", "$.materializations[1].role", lambda p: set_in(mat(p, "mat.weights.resident"), role="mutable_authority")),
+    (
+        "rule-04",
+        "$.resources.nodes[0].compute_units[1].id",
+        lambda p: copied(node(p)["compute_units"], 0),
+    ),
+    (
+        "rule-04",
+        "$.resources.nodes[0].memory_resources[2].id",
+        lambda p: copied(node(p)["memory_resources"], 0),
+    ),
+    (
+        "rule-06",
+        "$.logical_state_units[0].backing_source_id",
+        lambda p: set_in(p["logical_state_units"][0], backing_source_id="x"),
+    ),
+    (
+        "rule-07",
+        "$.materializations[2].logical_state_id",
+        lambda p: set_in(mat(p, "mat.rope.resident"), logical_state_id="x"),
+    ),
+    (
+        "rule-07",
+        "$.materializations[2].memory_resource_id",
+        lambda p: set_in(mat(p, "mat.rope.resident"), memory_resource_id="x"),
+    ),
+    (
+        "rule-07",
+        "$.materializations[1].path_id",
+        lambda p: set_in(mat(p, "mat.weights.resident"), path_id="x"),
+    ),
+    (
+        "rule-08",
+        "$.materializations[1].representation",
+        lambda p: set_in(mat(p, "mat.weights.resident"), representation="x"),
+    ),
+    (
+        "rule-09",
+        "$.materializations[0].persistence",
+        lambda p: set_in(mat(p, "mat.weights.stage"), persistence="persistent"),
+    ),
+    (
+        "rule-10",
+        "$.materializations[1].role",
+        lambda p: set_in(mat(p, "mat.weights.resident"), role="mutable_authority"),
+    ),
     (
         "rule-11",
         "$.materializations[1].memory_resource_id",
@@ -60,20 +104,49 @@ RULES: list[tuple[str, str, Change]] = [
             {"logical_state_id": "state.weights", "memory_resource_id": "accelerator0.vram"}
         ),
     ),
-    ("rule-12", "$.resources.nodes[0].memory_resources[1].capacity_bytes", lambda p: set_in(node(p)["memory_resources"][1], capacity_bytes=7_000_000)),
-    ("rule-13", "$.authorities[0].materialization_id", lambda p: set_in(p["authorities"][0], materialization_id="x")),
-    ("rule-13", "$.authorities[0].logical_state_id", lambda p: set_in(p["authorities"][0], logical_state_id="x")),
+    (
+        "rule-12",
+        "$.resources.nodes[0].memory_resources[1].capacity_bytes",
+        lambda p: set_in(node(p)["memory_resources"][1], capacity_bytes=7_000_000),
+    ),
+    (
+        "rule-13",
+        "$.authorities[0].materialization_id",
+        lambda p: set_in(p["authorities"][0], materialization_id="x"),
+    ),
+    (
+        "rule-13",
+        "$.authorities[0].logical_state_id",
+        lambda p: set_in(p["authorities"][0], logical_state_id="x"),
+    ),
     ("rule-14", "$.logical_state_units[2].id", lambda p: p["authorities"].clear()),
-    ("rule-14", "$.logical_state_units[2].id", lambda p: p["authorities"].append({**p["authorities"][0], "lineage": "x"})),
+    (
+        "rule-14",
+        "$.logical_state_units[2].id",
+        lambda p: p["authorities"].append({**p["authorities"][0], "lineage": "x"}),
+    ),
     ("rule-15", "$.execution[0].compute_unit_id", lambda p: set_in(sole(p), compute_unit_id="x")),
-    ("rule-16", "$.execution[0].required_state[1]", lambda p: set_in(mat(p, "mat.rope.resident"), requirement="optional")),
-    ("rule-16", "$.execution[0].required_state[0]", lambda p: set_in(sole(p)["required_state"][0], memory_resources=["node0.ram"])),
+    (
+        "rule-16",
+        "$.execution[0].required_state[1]",
+        lambda p: set_in(mat(p, "mat.rope.resident"), requirement="optional"),
+    ),
+    (
+        "rule-16",
+        "$.execution[0].required_state[0]",
+        lambda p: set_in(sole(p)["required_state"][0], memory_resources=["node0.ram"]),
+    ),
     ("rule-17", "$.execution[0].strategy_unit", lambda p: set_in(sole(p), strategy_unit="x")),
-]  # fmt: skip
+]
+FAST = (0, 2, 9, 13, 16, 17, 20, 23, 25)
 
 
 @pytest.mark.parametrize(
-    ("rule", "path", "change"), RULES, ids=[f"{rule} {path}" for rule, path, _ in RULES]
+    ("rule", "path", "change"),
+    [
+        pytest.param(*case, id=f"{i} {case[0]}", marks=[] if i in FAST else [pytest.mark.slow])
+        for i, case in enumerate(RULES)
+    ],
 )
 def test_a_broken_rule_is_named(
     command: Command, damaged_plan: Callable[..., Path], rule: str, path: str, change: Change
@@ -85,6 +158,7 @@ def test_a_broken_rule_is_named(
     assert all(f["message"] for f in found)
 
 
+@pytest.mark.slow
 def test_rule_1_digest(command: Command, damaged_plan: Callable[..., Path]) -> None:
     path = damaged_plan(lambda p: p.update(digest="sha256:" + "0" * 64), sign=False)
     outcome = command("plan", "check", "--json", path)
@@ -92,6 +166,7 @@ def test_rule_1_digest(command: Command, damaged_plan: Callable[..., Path]) -> N
     assert "$.digest" in [finding["path"] for finding in outcome.json["findings"]]
 
 
+@pytest.mark.slow
 def test_rule_1_schema(command: Command, damaged_plan: Callable[..., Path]) -> None:
     outcome = command("plan", "check", damaged_plan(lambda p: p.update(schema="harness.plan/2")))
     assert outcome.code == 2
@@ -115,6 +190,7 @@ def test_rule_5_the_units_and_memories_exist(
     assert "accelerator0.vram" in outcome.out
 
 
+@pytest.mark.slow
 def test_the_environment_may_be_a_record(
     command: Command, repo_root: Path, committed: Document
 ) -> None:
@@ -159,6 +235,7 @@ def test_all_errors_are_listed(command: Command, damaged_plan: Callable[..., Pat
     assert all(place in text.text for place in places)
 
 
+@pytest.mark.slow
 def test_the_transient_peak_is_checked(command: Command, damaged_plan: Callable[..., Path]) -> None:
     path = damaged_plan(lambda p: set_in(node(p)["memory_resources"][0], capacity_bytes=7_000_000))
     outcome = command("plan", "check", "--json", path)
@@ -259,6 +336,7 @@ def test_a_broken_plan_starts_nothing(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_a_sidecar_that_disagrees_is_refused(
     command: Command, damaged_plan: Callable[..., Path]
 ) -> None:

@@ -35,6 +35,7 @@ def test_the_published_pair_reconciles(command: Command, r1_plan: Path, r1_resul
     assert any(path.endswith("vmstat.pgfault") for path in unbound)
 
 
+@pytest.mark.slow
 def test_the_published_plan_is_not_run_here(
     command: Command, r1_plan: Path, tmp_path: Path
 ) -> None:
@@ -49,27 +50,53 @@ def mat(plan: Document, index: int) -> Document:
 
 PLAN_CHANGES: list[tuple[str, Callable[[Document], object]]] = [
     ("$.resources.swarm_id", lambda p: p["resources"].update(swarm_id="x")),
-    ("$.logical_state_units[4].id", lambda p: p["logical_state_units"].append(dict(p["logical_state_units"][0]))),
+    (
+        "$.logical_state_units[4].id",
+        lambda p: p["logical_state_units"].append(dict(p["logical_state_units"][0])),
+    ),
     ("$.materializations[5].id", lambda p: p["materializations"].append(dict(mat(p, 1)))),
     ("$.execution[1].id", lambda p: p["execution"].append(copy.deepcopy(p["execution"][0]))),
-    ("$.logical_state_units[0].backing_source_id", lambda p: p["logical_state_units"][0].update(backing_source_id="x")),
+    (
+        "$.logical_state_units[0].backing_source_id",
+        lambda p: p["logical_state_units"][0].update(backing_source_id="x"),
+    ),
     ("$.materializations[1].path_id", lambda p: mat(p, 1).update(path_id="x")),
     ("$.materializations[2].representation", lambda p: mat(p, 2).update(representation="x")),
     ("$.materializations[0].persistence", lambda p: mat(p, 0).update(persistence="persistent")),
     ("$.materializations[1].role", lambda p: mat(p, 1).update(role="mutable_authority")),
     ("$.materializations[1].role", lambda p: mat(p, 1).update(role="nonsense")),
-    ("$.authorities[0].materialization_id", lambda p: p["authorities"][0].update(materialization_id="x")),
-    ("$.authorities[0].materialization_id", lambda p: p["authorities"][0].update(materialization_id="mat.replay.vram")),
+    (
+        "$.authorities[0].materialization_id",
+        lambda p: p["authorities"][0].update(materialization_id="x"),
+    ),
+    (
+        "$.authorities[0].materialization_id",
+        lambda p: p["authorities"][0].update(materialization_id="mat.replay.vram"),
+    ),
     ("$.logical_state_units[2].id", lambda p: p["authorities"].clear()),
     ("$.execution[0].compute_unit_id", lambda p: p["execution"][0].update(compute_unit_id="x")),
-    ("$.execution[0].required_state[0]", lambda p: p["execution"][0]["required_state"][0].update(representations=["x"])),
+    (
+        "$.execution[0].required_state[0]",
+        lambda p: p["execution"][0]["required_state"][0].update(representations=["x"]),
+    ),
     ("$.execution[0].strategy_unit", lambda p: p["execution"][0].update(strategy_unit="x")),
     ("$.materializations[4].expected_bytes", lambda p: mat(p, 4).update(expected_bytes=-1)),
-    ("$.logical_state_units[3].reconstruction_inputs[0]", lambda p: p["logical_state_units"][3].update(reconstruction_inputs=["x"])),
-    ("$.adapter_data.allowed_tensor_keys[44362]", lambda p: p["adapter_data"]["allowed_tensor_keys"].append(p["adapter_data"]["allowed_tensor_keys"][0])),
-    ("$.resources.nodes[0].memory_resources[0].capacity_bytes", lambda p: p["resources"]["nodes"][0]["memory_resources"][0].update(capacity_bytes=10**10)),
+    (
+        "$.logical_state_units[3].reconstruction_inputs[0]",
+        lambda p: p["logical_state_units"][3].update(reconstruction_inputs=["x"]),
+    ),
+    (
+        "$.adapter_data.allowed_tensor_keys[44362]",
+        lambda p: p["adapter_data"]["allowed_tensor_keys"].append(
+            p["adapter_data"]["allowed_tensor_keys"][0]
+        ),
+    ),
+    (
+        "$.resources.nodes[0].memory_resources[0].capacity_bytes",
+        lambda p: p["resources"]["nodes"][0]["memory_resources"][0].update(capacity_bytes=10**10),
+    ),
     ("$", lambda p: p.update(extra=1)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
@@ -177,6 +204,7 @@ def test_every_value_of_a_section_is_named(
     assert [path for path in places if not named(outcome, path)] == []
 
 
+@pytest.mark.slow
 def test_small_sections_are_refused_value_by_value(
     command: Command, r1_plan: Path, r1_result: Path, tmp_path: Path, tools: Any
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -316,8 +317,6 @@ def test_a_damaged_checkpoint_is_refused(
 ) -> None:
     fetched = command("checkpoint", "fetch", "experiment=tiny_llama")
     assert fetched.code == 0, fetched
-    import shutil
-
     folder = tmp_path / "checkpoint"
     shutil.copytree(fetched.out.strip().splitlines()[-1], folder)
     plan = "plans/tiny_llama.json"
