@@ -18,6 +18,7 @@ from harness.measure.environment import DeviceRequest, probe_environment
 from harness.plan.checks import default_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import LayoutRequest
+from harness.plan.recipe import FIXTURE_LOADER, FIXTURE_OUTPUTS
 from harness.plan.records import (
     CheckLimit,
     Checks,
@@ -125,8 +126,8 @@ def derive_settings(
             host_memory_id=host,
             device_memory_id=device,
             reference_fixture=FixtureRecipe(
-                loader="unselective-safetensors",
-                outputs=("plane", "logits"),
+                loader=FIXTURE_LOADER,
+                outputs=FIXTURE_OUTPUTS,
                 dtype=determinism.dtype,
                 num_threads=determinism.num_threads,
             ),

@@ -41,13 +41,17 @@ def one_message(outcome: Any) -> None:
     assert outcome.out == "", outcome
 
 
-def test_help_is_fast_and_imports_nothing_heavy(command: Command) -> None:
+def quickest(run: Callable[[], int]) -> float:
     durations = []
     for _ in range(3):
         start = time.perf_counter()
-        assert command("--help").code == 0
+        assert run() == 0
         durations.append(time.perf_counter() - start)
-    assert min(durations) < 0.3
+    return min(durations)
+
+
+def test_help_is_fast_and_imports_nothing_heavy(command: Command) -> None:
+    assert quickest(lambda: command("--help").code) < 0.3
     outcome = command("--help", options=("-X", "importtime"))
     assert HEAVY.search(outcome.err) is None
 
@@ -111,7 +115,7 @@ BAD = [
     ["reconcile", "plans/tiny_llama.json", "no/such/record.json"],
     ["reconcile", "plans/tiny_llama.json", "README.md"],
 ]
-FAST = ("nonsense", "check", "census", "reconcile", "verify")
+FAST = ("check", "census", "reconcile")
 
 
 @pytest.mark.parametrize(

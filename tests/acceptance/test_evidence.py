@@ -261,7 +261,7 @@ DAMAGE: dict[str, Callable[[Path, Path], Path]] = {
     ),
     "modified frozen manifest": lambda store, plans: flip(first(plans / "manifests")),
 }
-FAST = {"modified table", "broken sidecar"}
+FAST = {"modified table"}
 
 
 def test_committed_evidence_is_sound(command: Command, repo_root: Path) -> None:
