@@ -34,8 +34,9 @@ lint: environment-dev ## formatting, types and the architecture's import contrac
 test: environment-dev ## the fast tests; no GPU, no network
 	@$(PY) -m pytest -m "not slow" $(ARGS)
 
+# Two at a time: most of each is a run of child processes, and their start.
 test-slow: environment-dev ## the tests marked slow
-	@$(PY) -m pytest -m slow $(ARGS)
+	@$(PY) -m pytest -m slow -n 2 $(ARGS)
 
 verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
