@@ -1,5 +1,6 @@
 """``harness run``: one experiment, or a sweep of jobs, each a process of its own."""
 
+import signal
 import sys
 from argparse import Namespace
 
@@ -24,4 +25,7 @@ def run(options: Namespace) -> int:
             f"{safe(changes)}",
             file=sys.stderr,
         )
+    # Ends like an interrupt: children ended, the temporary folder removed, one line said.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     return supervisor.run(run_request(config, options))

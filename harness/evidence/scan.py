@@ -85,6 +85,18 @@ def scan(
     return found
 
 
+def dead_leftovers(folder: Path) -> list[Path]:
+    """Temporary folders of writers that no longer run, such as a killed run's."""
+    found = []
+    for path in sorted(folder.glob(".*.tmp")):
+        named = _TEMPORARY.match(path.name)
+        if named and path.is_dir() and not path.is_symlink():
+            modified_at = path.stat(follow_symlinks=False).st_mtime
+            if not _writer_is_running(int(named.group(1)), modified_at):
+                found.append(path)
+    return found
+
+
 def hash_all(files: Iterable[tuple[Path, int]], problems: list[Problem]) -> list[FoundFile]:
     """Hash files on every core, largest first; unreadable ones are reported."""
     ordered = sorted(files, key=lambda item: (-item[1], item[0]))

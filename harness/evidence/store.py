@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.canonical import bare_hex, is_digest, sha256_digest, write_durable
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, NotEvaluableError
 from harness.evidence.files import read_regular, refuse_linked_folder
 from harness.evidence.statement import (
     MAX_STATEMENT_BYTES,
@@ -236,7 +236,7 @@ class Store:
         except FileExistsError as error:
             raise _occupied(path) from error
         except OSError as error:
-            raise EvidenceError(
+            raise NotEvaluableError(
                 "cannot write evidence",
                 got=str(error),
                 where=str(path),

@@ -176,6 +176,18 @@ TABLES: Mapping[str, Table] = dict(
             },
         ),
         _table(
+            "fixture_states",
+            "fixture",
+            "result",
+            "point name",
+            {
+                "point": "str",  # after_prefill, after_decode
+                "name": "str",
+                "bytes": "int",
+                "digest": "str",
+            },
+        ),
+        _table(
             "steps",
             "producer",
             "result",

@@ -28,7 +28,9 @@ Kind = Literal["private_anonymous", "shared_anonymous", "memfd", "file", "kernel
 Identity = tuple[int, int, int]
 
 BLIND_SPOTS = (
+    "whatever the process held before the baseline was taken",
     "copies inside freed-and-kept heap pages that were resident at the baseline",
+    "copies made and dropped again between two readings",
     "bytes inside the declared arenas other than the planned ones",
     "files on a memory file system that are neither mapped nor open as memfd",
     "kernel buffers such as pipes and sockets, and the page cache",

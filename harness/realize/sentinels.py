@@ -15,7 +15,6 @@ import torch
 
 from harness.plan.layout import TensorSpec
 from harness.realize.recorder import StepRecorder
-from harness.realize.seal import Seal
 from harness.state.accounting import TensorAccounting
 from harness.state.arena import Arena, Memory
 
@@ -70,23 +69,6 @@ def check(sentinels: Sequence[Sentinel], point: str) -> list[dict[str, object]]:
             }
         )
     return rows
-
-
-def plan_accesses(seal: Seal, touch: Callable[[], object]) -> Sentinel:
-    """Accesses of the sealed plan; ``touch`` reads one field of it."""
-
-    @contextmanager
-    def plant() -> Iterator[None]:
-        before, was_closed = seal.num_accesses, seal.closed
-        seal.close()
-        touch()
-        try:
-            yield
-        finally:
-            seal.num_accesses = before
-            seal.closed = was_closed
-
-    return FunctionSentinel(name="plan_accesses", counter=lambda: seal.num_accesses, plant=plant)
 
 
 class StagingWatch:

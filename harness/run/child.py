@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from harness.errors import HarnessError
 
@@ -35,7 +36,10 @@ def run_child(main: Callable[[], int]) -> None:
     except HarnessError as error:
         print(str(error), file=sys.stderr, flush=True)
         code = int(error.exit_code)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        # One line is recorded; a traceback would carry this machine's paths into the evidence.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        print(f"{type(error).__name__} in {place}: {error}", file=sys.stderr, flush=True)
         code = CRASHED
     sys.exit(code)

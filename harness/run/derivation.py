@@ -6,7 +6,7 @@ The only place where settings become a plan. Imports no torch; knows no model fa
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from harness.adapters.families import layout_for
 from harness.canonical import read_json
@@ -35,6 +35,7 @@ from harness.plan.records import (
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 4 << 20
+MAX_THREADS = 1024
 SCOPE = Scope(
     proves=(
         "this frozen plan was realized with exactly the planned bytes, forms and memories",
@@ -47,7 +48,10 @@ SCOPE = Scope(
         "that the model is accurate or useful",
         "equal bits on another device class, instruction set, build, thread count or chunking",
         "anything about a path that was not executed, such as CUDA or CUDA graphs",
-        "absence of mirrors smaller than the recorded smallest visible one",
+        "absence of mirrors smaller than the recorded smallest visible one, or in a recorded blind "
+        "spot",
+        "that the producing program is the recorded source: a producer that consistently reports "
+        "what it did not do is not found out",
     ),
 )
 
@@ -103,6 +107,13 @@ def derive_settings(
         staging_window_bytes=settings.realization["staging_window_bytes"],
     )
     determinism = _record(Determinism, settings.determinism, "determinism")
+    if not 1 <= determinism.num_threads <= MAX_THREADS:
+        raise InvalidInputError(
+            "settings do not fit",
+            expected=f"1 to {MAX_THREADS} threads",
+            got=str(determinism.num_threads),
+            where="determinism.num_threads",
+        )
     request = LayoutRequest(
         config=config,
         spec=spec,
@@ -148,6 +159,15 @@ def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
 
 
 def _record(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make a record of settings, with the field types that it declares."""
+    hints = get_type_hints(kind)
+    wrong = [
+        f"{name}: {value!r} is not {hints[name].__name__}"
+        for name, value in sorted(values.items())
+        if hints.get(name) in (int, bool, str) and type(value) is not hints[name]
+    ]
+    if wrong:
+        raise InvalidInputError("settings do not fit", got="; ".join(wrong), where=where)
     try:
         return kind(**values)
     except TypeError as error:
@@ -164,6 +184,13 @@ def _workload(values: Mapping[str, Any], folder: Path) -> Workload:
         )
     if ids is None:
         ids = encode_prompt(folder, str(text), chat=bool(values["chat"]))
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise InvalidInputError(
+            "settings do not fit",
+            expected="a list of token ids",
+            got=repr(ids)[:200],
+            where="workload.prompt_token_ids",
+        )
     kept = {key: value for key, value in values.items() if key not in ("chat", "prompt_token_ids")}
     return _record(Workload, kept | {"prompt_token_ids": tuple(ids)}, "workload")
 

@@ -30,7 +30,7 @@ from harness.evidence.source import package_digest
 from harness.plan.load import load_plan
 from harness.plan.recipe import FIXTURE_FILE, recipe_digest
 from harness.plan.request import layout_request
-from harness.realize.adapter import Choice
+from harness.realize.adapter import Choice, Executor
 from harness.realize.recorder import ReferenceRows
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import run_child, say
@@ -40,7 +40,12 @@ from harness.state.digests import tensor_digest
 
 Row = dict[str, object]
 SEAL_FILE = "files.json"
-FILES = (FIXTURE_FILE, "expected_tensors.parquet", "fixture_outputs.parquet")
+FILES = (
+    FIXTURE_FILE,
+    "expected_tensors.parquet",
+    "fixture_outputs.parquet",
+    "fixture_states.parquet",
+)
 
 
 def make(job: Job) -> None:
@@ -62,17 +67,25 @@ def make(job: Job) -> None:
         )
         say("reference outputs")
         schedule = schedule_of(request.workload)
-        outputs, tokens = reference_outputs(reference, schedule)
-        publish(cached, reference, outputs, output_rows(outputs, tokens, schedule))
+        outputs, tokens, states = reference_outputs(reference, schedule)
+        publish(cached, reference, outputs, output_rows(outputs, tokens, schedule), states)
     job.fixture.mkdir(parents=True, exist_ok=True)
     for file in FILES:
         shutil.copyfile(cached / file, job.fixture / file)
 
 
+def state_rows(executor: Executor, point: str) -> list[Row]:
+    """Rows of ``fixture_states``: the mutable state as the ordinary run has it."""
+    return [
+        {"point": point, "name": name, "bytes": tensor.nbytes, "digest": tensor_digest(tensor)}
+        for name, tensor in executor.declared_state().items()
+    ]
+
+
 def reference_outputs(
     reference: Reference, schedule: Schedule
-) -> tuple[dict[str, torch.Tensor], dict[tuple[str, int], int]]:
-    """Run the schedule once; returns the stacked outputs, and the token after each step."""
+) -> tuple[dict[str, torch.Tensor], dict[tuple[str, int], int], list[Row]]:
+    """Run the schedule once: stacked outputs, the token after each step, digests of the state."""
     executor = reference.executor
     executor.reset()
     tokens: dict[tuple[str, int], int] = {}
@@ -87,6 +100,7 @@ def reference_outputs(
             tokens["prefill", chunk.index] = choice.token
     if choice is None:
         raise InvalidInputError("the workload has no prompt, so there is nothing to refer to")
+    states = state_rows(executor, "after_prefill")
     outputs = {"prefill.plane": torch.cat(planes), "prefill.logits": logits[-1]}
     planes, logits = [], []
     for step in range(schedule.decode_steps):
@@ -98,7 +112,7 @@ def reference_outputs(
         tokens["decode", step] = choice.token
     if planes:
         outputs |= {"decode.plane": torch.cat(planes), "decode.logits": torch.stack(logits)}
-    return outputs, tokens
+    return outputs, tokens, states + state_rows(executor, "after_decode")
 
 
 def output_rows(
@@ -154,6 +168,7 @@ def publish(
     reference: Reference,
     outputs: dict[str, torch.Tensor],
     rows: list[Row],
+    states: list[Row],
 ) -> None:
     """Write a fixture folder and give it its final name in one step."""
     building = cached.parent / f".{cached.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
@@ -162,11 +177,14 @@ def publish(
         save_file(outputs, building / FIXTURE_FILE)
         tables.write(building, "expected_tensors", expected_rows(reference))
         tables.write(building, "fixture_outputs", rows)
+        tables.write(building, "fixture_states", states)
         seal = {file: file_digest(building / file) for file in FILES}
         write_durable(building / SEAL_FILE, canonical_bytes(seal))
-        if cached.exists():
-            # Not intact (else it had been used); another maker's finished folder is as good.
+        # Not intact, else it had been used; another maker's finished folder is as good.
+        if cached.is_dir() and not cached.is_symlink():
             shutil.rmtree(cached, ignore_errors=True)
+        else:
+            cached.unlink(missing_ok=True)
         try:
             building.rename(cached)
         except OSError:

@@ -17,6 +17,7 @@ from harness.adapters.families import adapter_for
 from harness.checkpoint.header import read_header
 from harness.checkpoint.reader import BoundedReader, ReadEntry
 from harness.evidence import tables
+from harness.evidence.source import package_digest
 from harness.measure.distributions import distribution_rows
 from harness.measure.settle import keep_small_pages
 from harness.measure.witness_client import WitnessClient
@@ -42,8 +43,9 @@ from harness.run.conditions import (
     execution_conditions,
     machine_conditions,
 )
+from harness.run.guards import OpenedFiles, plan_accesses, source_accesses
 from harness.run.job import Job, device_class, read_job
-from harness.run.watch import Watch, source_accesses
+from harness.run.watch import Watch
 from harness.state.arena import Arena, Memory
 
 Row = dict[str, object]
@@ -100,13 +102,22 @@ class Production:
         arenas = realizer.arenas()
         units = [unit for node in plan.resources.nodes for unit in node.compute_units]
         first = self.manifest[0]
+        plan_files = OpenedFiles([job.plan])
+        checkpoint_files = OpenedFiles(
+            job.checkpoint / name for name in {entry.file for entry in self.manifest}
+        )
         self.rows["executions"] = execution_rows(activations, units, arenas, memories)
         recorder = StepRecorder(reference_tensors(plan, arenas))
         guards += [
             sentinels.non_finite("nan", recorder),
             sentinels.non_finite("inf", recorder),
-            sentinels.plan_accesses(self.seal, lambda: plan.schema),
-            source_accesses(reader, first.key, lambda: memoryview(bytearray(first.source_bytes))),
+            plan_accesses(self.seal, lambda: plan.schema, plan_files),
+            source_accesses(
+                reader,
+                first.key,
+                lambda: memoryview(bytearray(first.source_bytes)),
+                checkpoint_files,
+            ),
         ]
         states: list[Row] = []
         snapshot = find_arena(plan, arenas, STATE_SNAPSHOT)
@@ -116,7 +127,8 @@ class Production:
             loop = ExecutionLoop(executors[0], snapshot.tensors, recorder)
             instruments.log("seal")
             self.seal.close()
-            loop.run(schedule)
+            with plan_files.armed(), checkpoint_files.armed():
+                loop.run(schedule)
             self.seal.open()
             states = loop.states
         self._at("after_decode", realizer, instruments)
@@ -126,6 +138,7 @@ class Production:
         realizer.observe_again()
         self._collect(realizer, recorder, reader, instruments, states)
         facts = machine_conditions(device_class=device_class(job))
+        facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
             facts |= execution_conditions(executor, recorder.steps)
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]

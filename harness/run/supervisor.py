@@ -9,12 +9,7 @@ ended, and which source it runs. Nothing heavy starts before the static check ha
 """
 
 import json
-import os
-import secrets
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +38,13 @@ from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_pa
 from harness.plan.records import Checkpoint, Plan, TimeoutsS
 from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, assemble, totals
+from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
 from harness.run.summary import print_summary, summarize
+from harness.run.workplace import work_folder
 
 PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
 
@@ -72,7 +69,7 @@ def run(request: RunRequest) -> int:
     started_at = utc_timestamp()
     with Progress() as progress:
         checked = check(request)
-        with _work_folder(request.store) as work:
+        with work_folder(request.store) as work:
             prepared = prepare(request, checked, work, progress)
             outcomes = _produce(request, prepared, work, progress)
             progress.update("assembling the record")
@@ -202,18 +199,6 @@ def _pinned(loaded: LoadedPlan) -> Checkpoint:
     return loaded.plan.checkpoint
 
 
-@contextmanager
-def _work_folder(store: Path) -> Iterator[Path]:
-    # A temporary name that simultaneous runs cannot share, and that names its writer: what a
-    # killed run leaves is recognized. The children's tables live here until the store has them.
-    work = store / f".run.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    work.mkdir(parents=True)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 def _produce(
     request: RunRequest, prepared: Prepared, work: Path, progress: Progress
 ) -> list[Outcome]:
@@ -332,6 +317,9 @@ def _audit(request: RunRequest, prepared: Prepared, digest: str) -> tuple[dict[s
 
 def _exit_code(outcomes: list[Outcome], audited: int) -> int:
     """The auditor's code; a child that could not evaluate, or was given bad input, says so."""
+    if outcomes[0].outcome in ("killed", "timed_out") or outcomes[0].exit_code == CRASHED:
+        # Without the reference nothing was realized, so nothing was found wrong either.
+        return int(ExitCode.NOT_EVALUABLE)
     codes = {outcome.exit_code for outcome in outcomes if outcome.outcome == "failed"}
     for code in (ExitCode.NOT_EVALUABLE, ExitCode.INVALID_INPUT):
         if int(code) in codes and audited != ExitCode.PASSED:

@@ -3,16 +3,14 @@
 Gathers rows at each lifecycle point; judges nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 
-from harness.checkpoint.reader import BoundedReader, SourceAccessError
 from harness.measure.clock import monotonic_ns
 from harness.measure.readings import DeclaredArena, WitnessReading
 from harness.measure.settle import settle
 from harness.measure.witness_client import WitnessClient
-from harness.realize.sentinels import FunctionSentinel, Sentinel
+from harness.realize.sentinels import Sentinel
 from harness.realize.witnessed import (
     checkpoint_descriptors,
     checkpoint_mappings,
@@ -105,22 +103,3 @@ class Watch:
             for identifier, (resource_id, arena) in self._declared.items()
         ]
         return self._witness.checkpoint(point, declared, keep=keep)
-
-
-def source_accesses(reader: BoundedReader, key: str, buffer: Callable[[], memoryview]) -> Sentinel:
-    """Reads of the checkpoint after it was sealed; the canary is one refused read."""
-    planted = 0
-
-    @contextmanager
-    def plant() -> Iterator[None]:
-        nonlocal planted
-        with suppress(SourceAccessError):
-            reader.read_into(key, buffer())
-        try:
-            yield
-        finally:
-            planted += 1
-
-    return FunctionSentinel(
-        name="source_accesses", counter=lambda: reader.num_refused - planted, plant=plant
-    )

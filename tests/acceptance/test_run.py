@@ -50,7 +50,7 @@ def runs(
         subprocess.Popen(
             [*words, f"store={store}"],
             cwd=repo_root,
-            env={**environment, "HF_TOKEN": SECRET},
+            env={**environment, "HF_TOKEN": SECRET, "HOME": str(store.parent)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -228,14 +228,13 @@ def short_plan(command: Command, path: Path, *overrides: str) -> Path:
 
 
 def test_a_multirun_goes_on_after_failures(command: Command, runs: Runs, tmp_path: Path) -> None:
-    """The first job runs into its time limit, the third breaks an acceptance check."""
+    """The first job runs into its time limit, the second breaks an acceptance check."""
     late = short_plan(command, tmp_path / "late.json", "timeouts.realization_s=1")
     good = short_plan(command, tmp_path / "good.json")
     tight = short_plan(command, tmp_path / "tight.json", "realization.unplanned_host_bytes=1")
-    last = short_plan(command, tmp_path / "last.json", "workload.decode_steps=2")
     store = tmp_path / "store"
     outcome = command(
-        "run", "--multirun", "--json", f"plan={late},{good},{tight},{last}", f"store={store}"
+        "run", "--multirun", "--json", f"plan={late},{tight},{good}", f"store={store}"
     )
     assert outcome.code == 1, outcome
     assert isinstance(outcome.json, dict)
@@ -243,16 +242,13 @@ def test_a_multirun_goes_on_after_failures(command: Command, runs: Runs, tmp_pat
     for path in (store / "records").iterdir():
         record = json.loads(path.read_bytes())["predicate"]
         found[record["plan"]["digest"]] = path
-    digests = {
-        plan.stem: json.loads(plan.read_bytes())["digest"] for plan in (late, good, tight, last)
-    }
-    assert {digests["good"], digests["last"]} <= set(found)
+    digests = {plan.stem: json.loads(plan.read_bytes())["digest"] for plan in (late, good, tight)}
+    assert {digests["good"], digests["tight"]} <= set(found)
     verdicts = {}
     for path in (store / "verdicts").iterdir():
         predicate = json.loads(path.read_bytes())["predicate"]
         verdicts[predicate["plan_digest"]] = predicate["status"]
     assert verdicts[digests["good"]] == "passed"
-    assert verdicts[digests["last"]] == "passed"
     assert verdicts[digests["tight"]] == "failed"
     assert verdicts.get(digests["late"]) != "passed"
     assert "late" in outcome.out or digests["late"][7:19] in outcome.out

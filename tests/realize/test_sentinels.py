@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_family import plan
 
 from harness.measure.settle import settle
 from harness.plan.layout import TensorSpec
 from harness.realize.recorder import StepRecorder
-from harness.realize.seal import watch
 from harness.realize.sentinels import (
     CANARY_BYTES,
     Sentinel,
     StagingWatch,
     check,
     non_finite,
-    plan_accesses,
     unplanned_tensors,
 )
 from harness.realize.witnessed import (
@@ -39,17 +36,6 @@ def counts(sentinel: Sentinel) -> tuple[int, int]:
     assert row["name"] == sentinel.name
     assert row["point"] == "after_release"
     return int(str(row["canary_count"])), int(str(row["count"]))
-
-
-def test_plan_accesses() -> None:
-    watched, seal = watch(plan())
-    sentinel = plan_accesses(seal, lambda: watched.schema)
-    assert counts(sentinel) == (1, 0)
-    seal.close()
-    assert counts(sentinel) == (1, 0)
-    assert watched.digest
-    assert watched.workload
-    assert counts(sentinel) == (1, 2)
 
 
 def test_staging_watch() -> None:

@@ -134,6 +134,38 @@ def late_read() -> None:
     before(ExecutionLoop, "run", read)
 
 
+def reread_past_the_reader() -> None:
+    """Open the checkpoint by hand in the loop, and close it before anyone looks."""
+    paths: list[Any] = []
+    after(
+        BoundedReader,
+        "seal",
+        lambda self, _: paths.append(next(iter(self._root.glob("*.safetensors")))),
+    )
+    before(ExecutionLoop, "decode", lambda self: [path.read_bytes() for path in paths])
+
+
+def reload_plan() -> None:
+    jobs: list[Any] = []
+    original = producer.read_job
+
+    def read_job(path: Any) -> Any:
+        jobs.append(original(path))
+        return jobs[-1]
+
+    producer.read_job = read_job
+    before(ExecutionLoop, "decode", lambda self: producer.load_plan(jobs[0].plan))
+
+
+def dirty_state() -> None:
+    """Write where no position is held yet: no output changes, the state does."""
+
+    def write(self: Any, _: Any) -> None:
+        self.declared_state()["k"][:, -1] = 3.25
+
+    after(LlamaExecutor, "step", write)
+
+
 def flip_resident_bit(when: str) -> None:
     def flip(self: Any, *_: Any) -> None:
         arena = KEPT[0]
@@ -347,6 +379,9 @@ FAULTS: dict[str, Any] = {
     "open-checkpoint": open_checkpoint_file,
     "map-checkpoint": map_checkpoint_file,
     "late-read": late_read,
+    "reread": reread_past_the_reader,
+    "reload-plan": reload_plan,
+    "dirty-state": dirty_state,
     "flip-before": lambda: flip_resident_bit("before"),
     "flip-after": lambda: flip_resident_bit("after"),
     "wrong-token": wrong_token,

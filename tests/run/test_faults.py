@@ -23,6 +23,9 @@ STATE = {
     "open-checkpoint": {"memory.release", "sentinels.zero"},
     "map-checkpoint": {"memory.release", "sentinels.zero"},
     "late-read": {"sentinels.zero"},
+    "reread": {"sentinels.zero"},
+    "reload-plan": {"sentinels.zero"},
+    "dirty-state": {"state.selfproof"},
     "read-plan": {"sentinels.zero"},
     "wrong-lineage": {"realization.authorities"},
 }

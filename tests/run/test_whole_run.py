@@ -130,6 +130,52 @@ def test_another_digest_than_the_pinned_one_is_refused_before_anything(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("kind", ["file", "below a file"])
+def test_a_store_that_cannot_be_written_is_one_message(
+    small_plan: LoadedPlan, tmp_path: Path, cache: Path, kind: str
+) -> None:
+    (tmp_path / "taken").write_text("")
+    store = tmp_path / "taken" / ("below" if kind == "below a file" else "")
+    with pytest.raises(NotEvaluableError, match="store cannot be written"):
+        run(request(small_plan, tmp_path, cache, store=store))
+
+
+def test_the_next_run_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    from harness.run.workplace import work_folder
+
+    dead = tmp_path / ".run.999999999.0123abcd.tmp"
+    dead.mkdir()
+    with work_folder(tmp_path) as first, work_folder(tmp_path) as second:
+        assert not dead.exists()
+        assert first.is_dir()
+        assert second.is_dir()
+        assert first != second
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload__decode_steps": None},
+        {"workload__decode_steps": [1]},
+        {"workload__decode_steps": 1.5},
+        {"workload__decode_steps": True},
+        {"workload__max_positions": None},
+        {"workload__prompt_token_ids": "abc"},
+        {"workload__prompt_token_ids": [1, 2.5]},
+        {"determinism__num_threads": 100_000},
+        {"determinism__dtype": 3},
+        {"timeouts__audit_s": "soon"},
+    ],
+    ids=str,
+)
+def test_settings_of_another_type_are_refused(
+    freeze_plan: Callable[..., LoadedPlan], changes: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInputError, match="settings do not fit"):
+        freeze_plan(**changes)
+
+
 def test_a_changed_plan_is_refused(small_plan: LoadedPlan, tmp_path: Path, cache: Path) -> None:
     document = json.loads(json.dumps(small_plan.document))
     document["workload"]["decode_steps"] = 2
