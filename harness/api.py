@@ -110,8 +110,9 @@ class EvidenceStore:
     store: Store
 
     def records(self) -> pd.DataFrame:
-        """Every record, newest first: digest, experiment, plan digest, status of its newest
-        verdict (``None`` when it was not audited), start, and what is wrong with it, if anything.
+        """Every record, newest first: digest, experiment, plan digest, status of its
+        verdicts (``disputed`` when they contradict each other, ``None`` when it was not audited),
+        start, and what is wrong with it, if anything.
         """
         rows = [asdict(listed) for listed in list_records(self.store)]
         return pd.DataFrame(rows, columns=_LISTED)

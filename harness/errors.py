@@ -5,6 +5,7 @@
     |  +- PlanError           a plan breaks a rule (carries every finding)
     |  +- CheckpointError     a checkpoint file is malformed, hostile, or not the pinned one
     |  +- EvidenceError       a store, record or table is malformed
+    +- ContradictionError     exit 1: evidence that a fresh audit contradicts
     +- NotEvaluableError      exit 3: valid, but it cannot be evaluated on this machine
     |  +- ResourceError       no device or memory here meets the plan, or memory ran out
 
@@ -51,12 +52,19 @@ class HarnessError(Exception):
         for label, text in (
             ("expected", self.expected),
             ("got", self.got),
-            ("where", self.where),
+            ("where", None if self.where is None else _visible(self.where)),
             ("what to do", self.hint),
         ):
             if text is not None:
                 parts.append(f"  {label}: {text}")
         return "\n".join(parts)
+
+
+def _visible(text: str) -> str:
+    """Names of files may hold anything, line breaks and terminal controls too."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 class InvalidInputError(HarnessError):
@@ -82,6 +90,12 @@ class CheckpointError(InvalidInputError):
 
 class EvidenceError(InvalidInputError):
     """A store, record or table that is malformed or refers to something missing."""
+
+
+class ContradictionError(HarnessError):
+    """Valid evidence that a fresh audit contradicts, or that none has judged."""
+
+    exit_code = ExitCode.FAILED
 
 
 class NotEvaluableError(HarnessError):

@@ -1,11 +1,14 @@
 import gzip
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,7 +21,9 @@ from harness.errors import (
     NotEvaluableError,
     PlanError,
 )
+from harness.evidence.record import load_record
 from harness.plan.records import Finding
+from harness.reconcile.judge import judge, store_verdict
 
 Run = Callable[..., tuple[int, str, str]]
 HEAVY = ("torch", "triton", "transformers")
@@ -293,7 +298,53 @@ def test_a_record_equals_itself(run: Run, record: Path) -> None:
     assert code == (0 if comparison["comparable"] else 3)
 
 
-def test_a_promoted_record_is_the_same_file(run: Run, record: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def synthetic(
+    repo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ModuleType, Path]:
+    """The synthetic record of the audit's tests in a store of its own, and its module."""
+    monkeypatch.syspath_prepend(str(repo_root / "tests" / "reconcile"))
+    made = importlib.import_module("synthetic_record")
+    monkeypatch.setattr("harness.cli.evidence.layout_for", lambda family: made.Layout())
+    written = made.write_record(tmp_path / "store", made.make_plan(), made.make_tables())
+    return made, written.store.path("records", written.digest)
+
+
+def keep_verdict(made: ModuleType, record: Path, status: str) -> None:
+    plan, loaded = made.make_plan(), load_record(record)
+    verdict = judge(plan, loaded, layout_for=lambda family: made.Layout())
+    assert verdict.status == "passed"
+    store_verdict(plan, loaded, replace(verdict, status=status))
+
+
+def test_a_record_that_its_verdicts_contradict_is_not_promoted(
+    run: Run, synthetic: tuple[ModuleType, Path], tmp_path: Path
+) -> None:
+    made, record = synthetic
+    target = tmp_path / "evidence"
+    for message, status in (("never audited", "passed"), ("", "failed"), ("contradicts", "")):
+        code, out, err = run("evidence", "promote", record, "--to", target)
+        if message:
+            assert (code, out) == (1, "")
+            assert message in err
+            assert not target.exists()
+        else:
+            assert code == 0, err
+            shutil.rmtree(target)
+        if status:
+            keep_verdict(made, record, status)
+    code, out, _ = run("evidence", "ls", "--store", record.parents[1])
+    assert " disputed " in out
+    code, out, _ = run("evidence", "promote", record, "--to", target, "--json")
+    assert (code, json.loads(out)["error"]["exit_code"]) == (1, 1)
+    assert not target.exists()
+
+
+def test_a_promoted_record_is_the_same_file(
+    run: Run, synthetic: tuple[ModuleType, Path], tmp_path: Path
+) -> None:
+    made, record = synthetic
+    keep_verdict(made, record, "passed")
     target = tmp_path / "evidence"
     code, out, _ = run("evidence", "promote", record, "--to", target)
     assert code == 0

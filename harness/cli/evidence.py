@@ -3,6 +3,7 @@
 from argparse import Namespace
 from dataclasses import asdict
 
+from harness.adapters.families import layout_for
 from harness.canonical import bare_hex
 from harness.cli.output import print_json, print_lines
 from harness.cli.records import find_record, open_store
@@ -12,6 +13,7 @@ from harness.evidence.listing import list_records
 from harness.evidence.promote import promote as promote_record
 from harness.evidence.record import LoadedRecord, verdicts_of
 from harness.evidence.store import Store
+from harness.reconcile.verify import uphold
 
 _MAX_ROWS = 200
 
@@ -103,9 +105,13 @@ def _describe(record: LoadedRecord) -> list[str]:
 
 
 def promote(options: Namespace) -> int:
-    """Copy one record, with all it names and its verdicts, into another store."""
+    """Copy one record, with all it names and its verdicts, once a fresh audit upholds them."""
     record = find_record(options.record, options.store)
-    promotion = promote_record(record, Store(options.to))
+    promotion = promote_record(
+        record,
+        Store(options.to),
+        approve=lambda verdicts: uphold(record, verdicts, layout_for=layout_for),
+    )
     if options.json:
         print_json({"to": str(options.to), **asdict(promotion)})
     else:

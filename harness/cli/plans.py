@@ -20,6 +20,7 @@ from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
 from harness.plan.manifest import MAX_MANIFEST_BYTES
 from harness.plan.records import Finding, Plan
 from harness.plan.show import show_plan
+from harness.run.kernel_set import require_kernel_set
 
 
 def freeze(options: Namespace) -> int:
@@ -81,6 +82,8 @@ def check(options: Namespace) -> int:
             unchecked = here
         else:
             loaded, findings = check_file(options.plan, environment=here, support_of=_support)
+    if loaded is not None and unchecked is None:
+        unchecked = _not_built(loaded.plan)
     code = _code(findings)
     if unchecked is not None and code == ExitCode.PASSED:
         code = ExitCode.NOT_EVALUABLE
@@ -100,7 +103,7 @@ def check(options: Namespace) -> int:
         return int(code)
     lines = [f"{options.plan}: {len(findings)} findings", *(f"  - {each}" for each in findings)]
     if unchecked is not None:
-        lines.append(f"  this machine was not checked: {unchecked}")
+        lines.append(f"  cannot be evaluated here, so not checked: {unchecked}")
     print_lines(lines)
     return int(code)
 
@@ -116,6 +119,17 @@ def _support(plan: Plan) -> AdapterSupport | None:
     # A published plan names no family and brings its own names.
     family = plan.adapter_data.family
     return None if family is None else layout_for(family)
+
+
+def _not_built(plan: Plan) -> str | None:
+    """Why this build cannot run the plan, whatever the machine."""
+    if plan.adapter_data.family is None:
+        return None
+    try:
+        require_kernel_set(plan, layout_for(plan.adapter_data.family))
+    except HarnessError as error:
+        return "; ".join(line.strip() for line in str(error).splitlines())
+    return None
 
 
 def _this_machine(plan: Plan) -> Environment | str:

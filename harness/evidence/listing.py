@@ -1,4 +1,4 @@
-"""One line per record of a store, with the status its newest verdict gives it.
+"""One line per record of a store, with the status its verdicts give it.
 
 A damaged file is listed with its problem and hides no other. Knows statements, reads no tables.
 """
@@ -10,6 +10,8 @@ from harness.evidence.record import LoadedVerdict, load_record, verdicts_by_reco
 from harness.evidence.scan import one_line
 from harness.evidence.store import Store
 
+DISPUTED = "disputed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ListedRecord:
@@ -19,7 +21,7 @@ class ListedRecord:
     experiment: str | None = None
     plan_digest: str | None = None
     status: str | None = None
-    """Of the newest verdict; ``None`` when the record was not audited."""
+    """Of its verdicts; ``disputed`` when they contradict each other, ``None`` without any."""
     started_at: str | None = None
     num_verdicts: int = 0
     problem: str | None = None
@@ -44,7 +46,14 @@ def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedR
         digest=digest,
         experiment=record.experiment,
         plan_digest=record.plan.digest,
-        status=verdicts[-1].predicate.status if verdicts else None,
+        status=_status(verdicts),
         started_at=record.started_at,
         num_verdicts=len(verdicts),
     )
+
+
+def _status(verdicts: list[LoadedVerdict]) -> str | None:
+    statuses = {verdict.predicate.status for verdict in verdicts}
+    if len(statuses) > 1:
+        return DISPUTED
+    return next(iter(statuses), None)

@@ -5,7 +5,7 @@ refused. Knows stores, nothing of what a record means.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
 
 _MAX_LISTED = 20
+Approve = Callable[[Sequence[LoadedVerdict]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,13 @@ class Promotion:
     table_digests: tuple[str, ...]
 
 
-def promote(record: LoadedRecord, target: Store, *, identity: Identity | None = None) -> Promotion:
+def promote(
+    record: LoadedRecord,
+    target: Store,
+    *,
+    identity: Identity | None = None,
+    approve: Approve | None = None,
+) -> Promotion:
     """Copy a record into ``target``; doing it again changes nothing.
 
     Everything is read and verified before the first byte is written, and each statement becomes
@@ -37,6 +44,8 @@ def promote(record: LoadedRecord, target: Store, *, identity: Identity | None = 
         record: The record, with the store it was loaded from.
         target: The store to copy into.
         identity: Whose names must not appear; by default those of this process.
+        approve: Called with the verdicts after all was read and before the first byte is written;
+            raises to refuse.
 
     Raises:
         EvidenceError: When anything named is missing or damaged, or would make private text public.
@@ -55,6 +64,8 @@ def promote(record: LoadedRecord, target: Store, *, identity: Identity | None = 
             hint="redact it where it is recorded, and run again",
         )
     plan, manifest = record.plan_bytes(), record.manifest_bytes()
+    if approve is not None:
+        approve(verdicts)
     for table in tables:
         target.put_table(source.read("tables", table.digest))
     target.put_plan(plan)

@@ -9,7 +9,13 @@ from pathlib import Path
 from harness.canonical import read_bounded
 from harness.errors import InvalidInputError, PlanError
 from harness.plan.environment import Environment
-from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, check_sidecar, examine_plan
+from harness.plan.load import (
+    MAX_PLAN_BYTES,
+    MISFITS,
+    LoadedPlan,
+    check_sidecar,
+    examine_plan,
+)
 from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.published.names import PUBLISHED_SUPPORT
 from harness.plan.published.result_r1 import PLAN_SCHEMA as PUBLISHED_SCHEMA
@@ -81,12 +87,17 @@ def check_file(
             except InvalidInputError as error:
                 where = "$.checkpoint.manifest"
                 findings.append(Finding(path=where, rule="manifest", message=_one_line(error)))
-        findings += check_plan(
-            examined.loaded,
-            environment=environment,
-            support=support_of(examined.loaded.plan),
-            manifest=manifest,
-        )
+        try:
+            findings += check_plan(
+                examined.loaded,
+                environment=environment,
+                support=support_of(examined.loaded.plan),
+                manifest=manifest,
+            )
+        except MISFITS:
+            # Only a document that violates its schema can keep the rules from being checked.
+            if not examined.findings:
+                raise
     return examined.loaded, sorted(set(findings))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.canonical import bare_hex, parse_json, read_bounded, sha256_digest
-from harness.errors import InvalidInputError, PlanError
+from harness.errors import HarnessError, InvalidInputError, PlanError
 from harness.plan.documents import plan_from_document
 from harness.plan.format import format_of, plan_digest
 from harness.plan.records import Finding, Plan
@@ -36,9 +36,16 @@ class LoadedPlan:
     path: Path | None
 
 
+MISFITS = (TypeError, AttributeError, KeyError, ValueError, HarnessError)
+"""What reading, or checking the rules of, a document of another form can end in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """What a plan file holds, with every violation of form; ``loaded`` if it could be read."""
+    """What a plan file holds, with every violation of form; ``loaded`` if it could be read.
+
+    A document with violations may still be read, so that its rules can be checked as well.
+    """
 
     loaded: LoadedPlan | None
     findings: tuple[Finding, ...]
@@ -59,7 +66,7 @@ def examine_plan(data: bytes, *, where: str, path: Path | None = None) -> Examin
     document = parse_json(data, where=where, max_bytes=MAX_PLAN_BYTES)
     findings = schema_findings(format_of(document, where=where).schema_id, document)
     if findings:
-        return Examined(loaded=None, findings=tuple(findings))
+        return Examined(loaded=_readable(document, data, path), findings=tuple(findings))
     actual = plan_digest(document)
     if document["digest"] != actual:
         message = f"digest does not match the document: stored {document['digest']}, is {actual}"
@@ -71,6 +78,14 @@ def examine_plan(data: bytes, *, where: str, path: Path | None = None) -> Examin
         path=path,
     )
     return Examined(loaded=loaded, findings=tuple(findings))
+
+
+def _readable(document: Any, data: bytes, path: Path | None) -> LoadedPlan | None:
+    try:
+        plan = plan_from_document(document)
+    except MISFITS:
+        return None
+    return LoadedPlan(plan=plan, document=document, file_digest=sha256_digest(data), path=path)
 
 
 def parse_plan(data: bytes, *, where: str, path: Path | None = None) -> LoadedPlan:

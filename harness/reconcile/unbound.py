@@ -14,11 +14,12 @@ PREDICATE: Mapping[str, str] = {
     "$.environment.resources": "the plan binds to them; their capacities stand in the ledger",
     "$.applicability_key.instruction_set": "as in the facts of every realization",
     "$.applicability_key.torch_build": "as in the facts of every realization",
-    "$.source": "",
-    "$.claims": "cuda is not_executed exactly when no CUDA device is bound",
+    "$.source": "package_digest as in the facts of every realization",
+    "$.claims[name=cuda].detail": "",
+    "$.claims[name=cuda_graph].detail": "",
     "$.command": "",
-    "$.started_at": "",
-    "$.ended_at": "",
+    "$.started_at": "not after any reading of the witness",
+    "$.ended_at": "not before any reading of the witness",
 }
 """Fields of the predicate, and the bound of each in words."""
 
@@ -26,6 +27,9 @@ CELLS: Mapping[str, str] = {
     "tables/facts[name=instruction_set].value": "equal in every realization, and in the key",
     "tables/facts[name=torch_build].value": "equal in every realization, and in the key",
     "tables/facts[name=interop_threads].value": "equal in every realization",
+    "tables/states[point=before_prefill].name": "equal in every realization",
+    "tables/states[point=before_prefill].bytes": "the sum is the planned one",
+    "tables/states[point=before_prefill].digest": "equal in every realization; not the later one",
 }
 """Cells of columns that are bound elsewhere, and the bound of each in words."""
 
@@ -37,18 +41,13 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "num_closes": "as many as opens",
     },
     "steps": {"margin": "not negative; equal over repetitions and realizations"},
-    "states": {
-        "name": "the same at every point of every realization",
-        "bytes": "the sum is the planned one; equal wherever a name repeats",
-        "digest": "equal where the state is to repeat, different where it is to change",
-    },
-    "sentinels": {"canary_count": "above 0"},
+    "sentinels": {"canary_count": "above 0; about the planted bytes where bytes are counted"},
     "ledger": {
         "peak_allocated_bytes": "at least allocated, not falling, within the capacity",
         "unplanned_tensor_bytes": "system RAM only; 0 once the population is complete",
     },
     "checkpoints": {
-        "read_at": "not falling",
+        "read_at": "not falling; between start and end of the run",
         "vm_rss_bytes": "the sum of its three parts",
         "vm_hwm_bytes": "at least VmRSS",
         "rss_anon_bytes": "part of VmRSS",

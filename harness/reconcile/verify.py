@@ -4,11 +4,12 @@ A record that today's rules judge differently is reported, never rewritten. Know
 verdicts; what is wrong with a file is ``evidence``'s question, what a record says is ``audit``'s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import ExitCode, HarnessError
-from harness.evidence.record import LoadedVerdict, load_record, verdicts_by_record
+from harness.errors import ContradictionError, ExitCode, HarnessError
+from harness.evidence.record import LoadedRecord, LoadedVerdict, load_record, verdicts_by_record
 from harness.evidence.scan import Problem
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
@@ -89,6 +90,47 @@ def verify(root: Path, plans: Path | None, *, layout_for: LayoutFor | None) -> V
         for digest in store.digests("records")
     )
     return VerifyReport(problems=tuple(problems), records=records)
+
+
+def uphold(
+    record: LoadedRecord, verdicts: Sequence[LoadedVerdict], *, layout_for: LayoutFor | None
+) -> None:
+    """Audit a record anew, and refuse it unless every stored verdict says the same.
+
+    Args:
+        record: The record, with the store that holds its plan.
+        verdicts: Every verdict on it.
+        layout_for: Gives a family's layout; ``None`` audits without layouts.
+
+    Raises:
+        ContradictionError: When there is no verdict, or one has another status than today's audit.
+        InvalidInputError: When the record cannot be audited.
+    """
+    where = str(record.store.path("records", record.digest))
+    hint = "audit it with `harness reconcile --store-verdict`, and look at the differences"
+    if not verdicts:
+        raise ContradictionError(
+            "the record was never audited",
+            expected="a verdict in its store",
+            got="none",
+            where=where,
+            hint=hint,
+        )
+    plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest)
+    status = judge(plan, record, layout_for=layout_for).status
+    others = [
+        f"{verdict.predicate.status} ({verdict.digest})"
+        for verdict in verdicts
+        if verdict.predicate.status != status
+    ]
+    if others:
+        raise ContradictionError(
+            "a stored verdict contradicts today's audit of the record",
+            expected=status,
+            got="; ".join(others),
+            where=where,
+            hint=hint,
+        )
 
 
 def _reaudit(

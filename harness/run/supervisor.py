@@ -23,7 +23,6 @@ from harness.errors import (
     CheckpointError,
     ExitCode,
     InvalidInputError,
-    NotEvaluableError,
     PlanError,
 )
 from harness.evidence.store import Store
@@ -32,14 +31,14 @@ from harness.measure.environment import probe_environment
 from harness.measure.witness_start import witness_argv, witness_pair
 from harness.plan.bind import bind
 from harness.plan.check import check_plan
-from harness.plan.layout import AdapterLayout
 from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
 from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
-from harness.plan.records import Checkpoint, Plan, TimeoutsS
+from harness.plan.records import Checkpoint, TimeoutsS
 from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, assemble, totals
 from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
+from harness.run.kernel_set import require_kernel_set
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
@@ -117,29 +116,8 @@ def check(request: RunRequest) -> LoadedPlan:
         raise PlanError(
             "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
         )
-    _require_kernel_set(plan, layout)
+    require_kernel_set(plan, layout)
     return loaded
-
-
-def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
-    """Another kernel set has other bits: what is not built is refused, and never replaced."""
-    determinism = plan.determinism
-    assert determinism is not None
-    name = determinism.kernel_set
-    if name not in layout.kernel_sets:
-        raise NotEvaluableError(
-            "the plan's kernel set is not built here",
-            expected=f"one of {', '.join(sorted(layout.kernel_sets))}",
-            got=name,
-            where="$.determinism.kernel_set",
-            hint="run the plan with a build that has this set",
-        )
-    if determinism.batch_invariant and not layout.kernel_sets[name]:
-        raise NotEvaluableError(
-            f"kernel set {name} is not batch invariant",
-            where="$.determinism.batch_invariant",
-            hint="derive the plan with determinism.batch_invariant=false",
-        )
 
 
 def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress) -> Prepared:

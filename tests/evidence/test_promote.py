@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -5,9 +6,9 @@ from types import ModuleType
 import pytest
 
 from harness.canonical import canonical_bytes
-from harness.errors import EvidenceError
+from harness.errors import ContradictionError, EvidenceError
 from harness.evidence.promote import promote
-from harness.evidence.record import load_record
+from harness.evidence.record import LoadedVerdict, load_record
 from harness.evidence.redact import Identity
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
@@ -145,3 +146,22 @@ def test_a_plan_without_private_text_is_promoted(
     }
     promote(load_record(put_with(store, sample, plan), store), target, identity=NOBODY)
     assert len(target.digests("records")) == 1
+
+
+def test_what_is_not_approved_is_not_written(
+    store: Store, target: Store, sample: ModuleType
+) -> None:
+    record = load_record(sample.put_record(store), store)
+    verdict = sample.put_verdict(store, record.digest)
+    seen = []
+
+    def refuse(verdicts: Sequence[LoadedVerdict]) -> None:
+        seen.extend(verdict.digest for verdict in verdicts)
+        raise ContradictionError("no")
+
+    with pytest.raises(ContradictionError):
+        promote(record, target, identity=NOBODY, approve=refuse)
+    assert seen == [verdict]
+    assert not target.root.exists()
+    promote(record, target, identity=NOBODY, approve=lambda verdicts: None)
+    assert target.digests("records") == [record.digest]

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from harness.errors import EvidenceError
+from harness.errors import NotEvaluableError
 from harness.evidence.listing import list_records
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
@@ -115,7 +115,7 @@ def test_a_failing_write_is_one_clear_error_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(EvidenceError, match="No space left"):
+    with pytest.raises(NotEvaluableError, match="No space left"):
         store.put_manifest(b"lost\n")
     monkeypatch.undo()
     names = os.listdir(store.root / "manifests")

@@ -28,6 +28,7 @@ from harness.evidence.statement import (
 )
 from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
+from harness.measure.pages import BLIND_SPOTS
 from harness.plan import records
 from harness.plan.checks import ACCEPTANCE, TELEMETRY
 from harness.plan.documents import plan_to_document
@@ -364,6 +365,12 @@ ENVIRONMENT: Row = {
     },
     "facts": {"cpu": "synthetic"},
 }
+PACKAGE = sha("package")
+CLAIMS = (
+    Claim(name="cuda", label="not_executed", detail="no such device"),
+    Claim(name="cuda_graph", label="not_executed", detail="no such graph"),
+    *(Claim(name="memory.blind_spot", label="not_evaluated", detail=spot) for spot in BLIND_SPOTS),
+)
 KEY = ApplicabilityKey(
     device_class="simulated-accelerator",
     instruction_set="NONE",
@@ -383,6 +390,7 @@ FACTS = {
     "geometry": "prefill=2x2+1x1,decode=3,positions=8",
     "deterministic_algorithms": "true",
     "interop_threads": "1",
+    "package_digest": PACKAGE,
 }
 
 # (phase, step, start position, rows, token): 5 prompt tokens in chunks of 2, then 3 decode steps.
@@ -548,6 +556,14 @@ def _states() -> list[Row]:
     ]
 
 
+def _fixture_states() -> list[Row]:
+    return [
+        {"point": point, "name": name, "bytes": 32, "digest": sha(f"{content} {name}")}
+        for point, content in (("after_prefill", "prompt"), ("after_decode", "decoded"))
+        for name in ("k", "v")
+    ]
+
+
 def _sentinels() -> list[Row]:
     both = (
         "staging_tensors_alive",
@@ -559,7 +575,11 @@ def _sentinels() -> list[Row]:
     )
     keys = [(name, point) for point in ("after_release", "after_decode") for name in both]
     keys += [(n, "after_decode") for n in ("plan_accesses", "source_accesses", "nan", "inf")]
-    return [{"name": name, "point": point, "canary_count": 1, "count": 0} for name, point in keys]
+    counted = {"unplanned_tensors": 1 << 20, "unplanned_pages": (1 << 20) - ALLOWANCE}
+    return [
+        {"name": name, "point": point, "canary_count": counted.get(name, 1), "count": 0}
+        for name, point in keys
+    ]
 
 
 # Point -> (live in RAM, live in VRAM): requested bytes and number of arenas of one page each.
@@ -731,6 +751,7 @@ def make_tables() -> Tables:
     ]
     found["expected_tensors", None] = _expected_tensors()
     found["fixture_outputs", None] = _fixture_outputs()
+    found["fixture_states", None] = _fixture_states()
     return found
 
 
@@ -779,7 +800,7 @@ def make_predicate(
         environment=copy.deepcopy(ENVIRONMENT),
         applicability_key=KEY,
         fixture=_fixture_reference(plan, written),
-        source=SourceIdentity(),
+        source=SourceIdentity(package_digest=PACKAGE),
         tables=tuple(written),
         totals={
             "planned_bytes": {RAM: FIXTURE_BYTES, VRAM: 320},
@@ -788,7 +809,7 @@ def make_predicate(
             # No kind shrank at a settled point, and the least growth there was 120.
             "smallest_visible_mirror_bytes": ALLOWANCE + 1 - 120,
         },
-        claims=(Claim(name="cuda", label="not_executed", detail="no such device"),),
+        claims=CLAIMS,
         command=("harness", "run"),
         started_at="2026-01-01T00:00:00Z",
         ended_at="2026-01-01T00:01:00Z",

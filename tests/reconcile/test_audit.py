@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from synthetic_record import (
     ALLOWANCE,
+    CLAIMS,
     ENVIRONMENT,
     FIXTURE_BYTES,
     INTENTS,
@@ -30,7 +31,13 @@ from synthetic_record import (
 )
 
 from harness.errors import InvalidInputError
-from harness.evidence.statement import Claim, FixtureReference, ModelReference, PlanReference
+from harness.evidence.statement import (
+    Claim,
+    FixtureReference,
+    ModelReference,
+    PlanReference,
+    SourceIdentity,
+)
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
@@ -695,6 +702,7 @@ def test_the_smallest_visible_mirror_is_never_negative() -> None:
 def test_a_run_without_a_gpu_says_that_cuda_was_not_executed() -> None:
     def claimed(plan: LoadedPlan, *labels: str) -> list[str]:
         claims = tuple(Claim(name="cuda", label=label, detail="d") for label in labels)  # type: ignore[arg-type]
+        claims += CLAIMS[1:]
         found = paths(judged(make_tables(), plan, claims=claims), "summaries.agree")
         return [path for path in found if path.startswith("$.claims")]
 
@@ -708,6 +716,167 @@ def test_a_run_without_a_gpu_says_that_cuda_was_not_executed() -> None:
     on_gpu = replace(PLAN, plan=replace(PLAN.plan, resources=resources))
     assert claimed(on_gpu) == claimed(on_gpu, "measured") == []
     assert claimed(on_gpu, "not_executed") == ["$.claims.cuda"]
+
+
+def test_exactly_the_expected_claims_are_made() -> None:
+    def found(*claims: Claim) -> list[str]:
+        listed = paths(faithful(make_tables(), claims=claims), "summaries.agree")
+        return [path for path in listed if path.startswith("$.claims")]
+
+    cuda, graph, *spots = CLAIMS
+    assert found(*reversed(CLAIMS)) == []
+    assert found(cuda, replace(graph, detail="other"), *spots) == []
+    assert found(cuda, *spots) == ["$.claims.cuda_graph"]
+    assert found(cuda, graph, graph, *spots) == ["$.claims.cuda_graph"]
+    assert found(cuda, replace(graph, label="measured"), *spots) == ["$.claims.cuda_graph"]
+    blind = ["$.claims.memory.blind_spot"]
+    assert found(cuda, graph, *spots[1:]) == blind
+    assert found(*CLAIMS, spots[0]) == blind
+    assert found(*CLAIMS[:-1], replace(spots[-1], label="measured")) == blind
+    assert found(*CLAIMS[:-1], replace(spots[-1], detail="nowhere")) == blind
+    assert found(*CLAIMS, Claim(name="speed", label="measured", detail="d")) == ["$.claims.speed"]
+
+
+def arena_of(rows: Tables, identifier: str, size: int) -> None:
+    """Give one arena another size, wherever it is said."""
+    for realization in (0, 1):
+        memories = {}
+        for arena in rows["arenas", realization]:
+            if arena["materialization_id"] == identifier:
+                arena["declared_bytes"] = size
+                if arena["mapped_bytes"]:
+                    arena["mapped_bytes"] = size
+                    memories[arena["point"]] = arena["memory_resource_id"]
+        peaks: dict[str, int] = {}
+        for reading in rows["ledger", realization]:
+            memory = reading["memory_resource_id"]
+            if memories.get(reading["point"]) == memory:
+                reading["allocated_bytes"] += size - 4096
+            peaks[memory] = max(peaks.get(memory, 0), reading["allocated_bytes"])
+            reading["peak_allocated_bytes"] = peaks[memory]
+        for realized in rows["materializations", realization]:
+            if realized["id"] == identifier and realized["lifecycle"] == "live":
+                realized["allocated_bytes"] = size
+
+
+@pytest.mark.parametrize(
+    ("identifier", "bound"),
+    [("mat.w.resident", 160 + 2 * 64 + 65536), ("mat.w.stage", 160 + 2 * 64 + 65536)],
+)
+def test_an_arena_has_room_for_its_tensors_only(identifier: str, bound: int) -> None:
+    rows = make_tables()
+    arena_of(rows, identifier, bound - 1)
+    small = [d for d in faithful(rows).differences if d.check == "memory.ledger"]
+    assert small == []
+    rows = make_tables()
+    arena_of(rows, identifier, bound)
+    found = paths(faithful(rows), "memory.ledger")
+    assert found
+    assert all(f"materialization_id={identifier}].declared_bytes" in path for path in found)
+
+
+def test_the_ledger_allocates_what_its_arenas_declare() -> None:
+    rows = make_tables()
+    for realization in (0, 1):
+        for reading in rows["ledger", realization]:
+            if reading["memory_resource_id"] == VRAM and reading["allocated_bytes"]:
+                reading["allocated_bytes"] += 4096
+                reading["peak_allocated_bytes"] += 4096
+    found = paths(faithful(rows), "memory.ledger")
+    assert found
+    assert all(path.endswith(f"{VRAM}].allocated_bytes") for path in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"started_at": "2026-01-01T00:00:00.000000Z"}, set()),
+        ({"ended_at": "2026-01-01T00:00:05.000000Z"}, set()),
+        ({"started_at": "2026-01-01T00:00:00.000001Z"}, {"baseline"}),
+        ({"ended_at": "2026-01-01T00:00:04.999999Z"}, {"after_decode"}),
+        ({"started_at": "2026-01-01T00:00:00"}, {"$.started_at"}),
+        ({"ended_at": "soon"}, {"$.ended_at"}),
+    ],
+)
+def test_every_reading_lies_between_start_and_end(
+    changes: dict[str, str], expected: set[str]
+) -> None:
+    found = paths(faithful(make_tables(), **changes), "memory.invariants")
+    places = {
+        f"tables/checkpoints/r{number}[point={name}].read_at"
+        for name in expected
+        for number in (0, 1)
+        if not name.startswith("$")
+    }
+    assert set(found) == places | {name for name in expected if name.startswith("$")}
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("unplanned_tensors", 1 << 20), ("unplanned_pages", (1 << 20) - ALLOWANCE - 65536)],
+)
+def test_a_canary_of_bytes_counts_about_what_was_planted(name: str, least: int) -> None:
+    rows = make_tables()
+    sentinel = row(rows, "sentinels", 1, name=name, point="after_decode")
+    sentinel["canary_count"] = least
+    assert faithful(rows).status == "passed"
+    sentinel["canary_count"] = least - 1
+    assert paths(faithful(rows), "sentinels.canaries") == [
+        f"tables/sentinels/r1[name={name},point=after_decode].canary_count"
+    ]
+
+
+def test_under_a_large_allowance_a_canary_of_pages_still_has_to_fire() -> None:
+    plan = make_plan(memory_allowances=MemoryAllowances(unplanned_host_bytes=1 << 21))
+    for count, is_enough in ((1, True), (0, False)):
+        rows = make_tables()
+        row(rows, "sentinels", 1, name="unplanned_pages", point="after_decode").update(
+            canary_count=count
+        )
+        assert (paths(judged(rows, plan), "sentinels.canaries") == []) == is_enough
+
+
+def test_every_realization_states_the_code_that_ran() -> None:
+    rows = make_tables()
+    other = SourceIdentity(package_digest=sha("other code"))
+    fact = "[name=package_digest]"
+    assert paths(faithful(rows, source=other), "plan.binding") == [
+        f"tables/facts/r{number}{fact}.value" for number in (0, 1)
+    ]
+    assert faithful(rows, source=SourceIdentity()).status == "passed"
+    for realization in (0, 1):
+        rows["facts", realization] = [
+            each for each in rows["facts", realization] if each["name"] != "package_digest"
+        ]
+    for source in (SourceIdentity(), other):
+        assert paths(faithful(rows, source=source), "plan.binding") == [
+            f"tables/facts/r{number}{fact}" for number in (0, 1)
+        ]
+
+
+def test_mutable_state_is_that_of_the_reference() -> None:
+    def found(change: Callable[[list[Row]], None]) -> set[str]:
+        rows = make_tables()
+        change(rows["fixture_states", None])
+        listed = paths(faithful(rows), "state.selfproof")
+        return {path.partition("repetition=")[2].partition(",name")[0] for path in listed} - {""}
+
+    assert found(lambda rows: rows[0].update(digest=sha("x"))) == {"0,point=after_prefill"}
+    decoded = {"0,point=after_decode", "1,point=after_decode"}
+    assert found(lambda rows: rows[3].update(digest=sha("x"))) == decoded
+    assert found(lambda rows: rows[3].update(bytes=31)) == decoded
+    assert found(lambda rows: rows[3].update(name="w")) == decoded
+    rows = make_tables()
+    rows["fixture_states", None].pop()
+    assert paths(faithful(rows), "state.selfproof") == [
+        "tables/fixture_states[point=after_decode,name=v]"
+    ]
+    rows = make_tables()
+    extra = rows["fixture_states", None][0] | {"point": "before_prefill"}
+    rows["fixture_states", None].append(extra)
+    assert paths(faithful(rows), "state.selfproof") == [
+        "tables/fixture_states[point=before_prefill,name=k]"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["xxh3-128:", ""])

@@ -20,7 +20,7 @@ from synthetic_record import (
 from harness.evidence.tables import TABLES
 from harness.reconcile.audit import audit
 from harness.reconcile.result import result_digest
-from harness.reconcile.unbound import COLUMNS
+from harness.reconcile.unbound import CELLS, COLUMNS
 from harness.reconcile.verdict import Verdict
 
 PLAN = make_plan()
@@ -60,6 +60,7 @@ FINDERS: dict[str, dict[str, str]] = {
     "correctness": dict.fromkeys(TABLES["correctness"].columns, "correctness.exact")
     | dict.fromkeys(("num_nan", "num_inf"), "numbers.finite"),
     "states": dict.fromkeys(TABLES["states"].columns, "state.selfproof"),
+    "fixture_states": dict.fromkeys(TABLES["fixture_states"].columns, "state.selfproof"),
     "sentinels": dict.fromkeys(("name", "point"), "sentinels.zero") | {"count": "sentinels.zero"},
     "ledger": dict.fromkeys(
         TABLES["ledger"].columns.keys() - {"peak_allocated_bytes", "unplanned_tensor_bytes"},
@@ -113,15 +114,6 @@ JOINT: list[tuple[str, tuple[str, ...], Callable[[Row], Row]]] = [
         ("margin",),
         lambda row: {"margin": None if row["margin"] is None else row["margin"] + 1.0},
     ),
-    (
-        "states",
-        ("name", "bytes", "digest"),
-        lambda row: {
-            "name": f"{row['name']}2",
-            "bytes": row["bytes"] + (8 if row["name"] == "k" else -8),
-            "digest": row["digest"][:-8] + row["digest"][-8:][::-1],
-        },
-    ),
 ]
 JOINT_COLUMNS = {(name, column) for name, columns, _ in JOINT for column in columns}
 # Values that lie outside the bounds of a bounded column, by column: (index of the row, value).
@@ -129,9 +121,6 @@ OUTSIDE: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("sources", "num_opens"): (0, 0, "integrity.source"),
     ("sources", "num_closes"): (0, 0, "integrity.source"),
     ("steps", "margin"): (8, -0.5, "numbers.finite"),
-    ("states", "name"): (3, "other", "state.selfproof"),
-    ("states", "bytes"): (3, 31, "state.selfproof"),
-    ("states", "digest"): (5, "sha256:00", "state.selfproof"),
     ("sentinels", "canary_count"): (0, 0, "sentinels.canaries"),
     ("ledger", "peak_allocated_bytes"): (11, 1, "memory.ledger"),
     ("ledger", "unplanned_tensor_bytes"): (10, 1, "memory.unplanned"),
@@ -194,7 +183,8 @@ def others(kind: str, value: Any) -> list[Any]:
     if value is None:
         return [{"str": "planted", "int": 1, "float": 0.25}[kind]]
     if kind == "str":
-        return [value + "x"]
+        later = value.replace(".000000Z", ".000001Z")
+        return [later if later != value else value + "x"]
     if kind == "int":
         return [value + 1, value - 1]
     if kind == "float":
@@ -306,6 +296,38 @@ def test_columns_that_only_have_to_agree_can_change_together(
     digest = result_digest(PLAN, PREDICATE.applicability_key, by_name(rows))
     record = make_record(PLAN, rows, result_digest=digest)
     assert audit(PLAN, MANIFEST, record, layout=Layout()).differences == ()  # type: ignore[arg-type]
+
+
+def test_mutable_state_before_the_prompt_is_the_one_that_no_other_writer_gives() -> None:
+    def changed(point: str) -> Tables:
+        rows = dict(TABLES_THAT_PASS)
+        for realization in (0, 1):
+            rows["states", realization] = [
+                row
+                | {
+                    "name": f"{row['name']}2",
+                    "bytes": row["bytes"] + (8 if row["name"] == "k" else -8),
+                    "digest": row["digest"][:-8] + row["digest"][-8:][::-1],
+                }
+                if point in (row["point"], "everywhere")
+                else row
+                for row in rows["states", realization]
+            ]
+        return rows
+
+    def found(point: str) -> set[str]:
+        rows = changed(point)
+        digest = result_digest(PLAN, PREDICATE.applicability_key, by_name(rows))
+        record = make_record(PLAN, rows, result_digest=digest)
+        verdict = audit(PLAN, MANIFEST, record, layout=Layout())  # type: ignore[arg-type]
+        return {difference.check for difference in verdict.differences}
+
+    assert found("before_prefill") == set()
+    assert {cell for cell in CELLS if "/states[" in cell} == {
+        f"tables/states[point=before_prefill].{column}" for column in ("name", "bytes", "digest")
+    }
+    for point in ("after_prefill", "after_restore", "after_decode", "everywhere"):
+        assert found(point) == {"state.selfproof"}
 
 
 @pytest.mark.parametrize(("name", "column"), list(OUTSIDE), ids=".".join)

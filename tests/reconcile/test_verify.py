@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from synthetic_record import Layout, make_plan, make_tables, write_record
 
-from harness.errors import EvidenceError, ExitCode, InvalidInputError
-from harness.evidence.record import LoadedRecord
+from harness.errors import ContradictionError, EvidenceError, ExitCode, InvalidInputError
+from harness.evidence.record import LoadedRecord, verdicts_of
 from harness.reconcile.judge import judge, store_verdict
 from harness.reconcile.report import plain, verify_lines
 from harness.reconcile.verdict import Verdict
-from harness.reconcile.verify import VerifyReport, verify
+from harness.reconcile.verify import VerifyReport, uphold, verify
 
 PLAN = make_plan()
 
@@ -145,3 +145,36 @@ def test_every_record_is_judged(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match="no evidence store"):
         verified(tmp_path / "nothing")
+
+
+def upheld(record: LoadedRecord) -> None:
+    uphold(record, verdicts_of(record.store, record.digest), layout_for=layout_for)
+
+
+def test_a_record_is_upheld_when_every_verdict_says_what_today_says(record: LoadedRecord) -> None:
+    with pytest.raises(ContradictionError, match="never audited"):
+        upheld(record)
+    keep(record)
+    upheld(record)
+    keep(record, status="failed")
+    with pytest.raises(ContradictionError, match="contradicts") as caught:
+        upheld(record)
+    assert caught.value.exit_code == ExitCode.FAILED
+    assert caught.value.expected == "passed"
+    assert str(caught.value.got).startswith("failed (sha256:")
+    assert ";" not in str(caught.value.got)
+
+
+def test_a_failure_that_fails_again_is_upheld(tmp_path: Path) -> None:
+    rows = make_tables()
+    rows["steps", 1][0]["num_nan"] = 1
+    record = write_record(tmp_path, PLAN, rows)
+    checks = judge(PLAN, record, layout_for=layout_for).checks
+    passed = tuple(replace(check, status="passed", num_differences=0) for check in checks)
+    keep(record, status="passed", checks=passed)
+    with pytest.raises(ContradictionError):
+        upheld(record)
+    for digest in record.store.digests("verdicts"):
+        record.store.path("verdicts", digest).unlink()
+    keep(record)
+    upheld(record)

@@ -11,6 +11,7 @@ from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
 
+PACKAGE = "package_digest"
 _COMPLETED: Row = {"outcome": "completed", "exit_code": 0, "signal": None}
 
 
@@ -134,11 +135,15 @@ def _facts(subject: Subject, findings: Findings) -> None:
         fields = asdict(key)
         findings.equal("$.applicability_key.version", 1, fields.pop("version"))
         recorded = {name: fact_text(value) for name, value in fields.items()}
+    package = subject.predicate.source.package_digest
     wanted = recorded | planned_facts(subject.plan)
+    wanted |= {} if package is None else {PACKAGE: package}
     for name in recorded.keys() & planned_facts(subject.plan).keys():
         findings.equal(f"$.applicability_key.{name}", wanted[name], recorded[name])
     first: KeyedRows | None = None
     for _realization, table in subject.view.each(findings, "facts"):
+        if (PACKAGE,) not in table.rows and package is None:
+            findings.differ(table.path((PACKAGE,)), "the digest of the code that ran", ABSENT)
         for name, value in wanted.items():
             row = table.rows.get((name,))
             if row is None:

@@ -8,6 +8,10 @@ from harness.reconcile.intent import is_transient, is_wanted, planned_bytes
 from harness.reconcile.view import POINTS, Subject, memory_ids
 
 RELEASED_POINTS = ("after_release", "after_decode")
+ALIGNMENT_BYTES = 64
+"""Each tensor of an arena starts at a multiple of this."""
+MAX_PAGE_BYTES = 64 << 10
+"""An arena ends on a page; no supported kernel has larger base pages."""
 
 
 def live_at(plan: Plan, point: str) -> list[Materialization]:
@@ -48,6 +52,7 @@ def ledger(subject: Subject, findings: Findings) -> None:
         if arenas is None or rows is None:
             continue
         _arenas(findings, plan, arenas, rows)
+        _padding(subject, findings, arenas)
         findings.match(table, _expected_ledger(plan, arenas), rows_noun="a reading")
         for memory in memory_ids(plan.resources):
             history = [table.rows.get((point, memory)) for point in POINTS]
@@ -57,16 +62,17 @@ def ledger(subject: Subject, findings: Findings) -> None:
 
 def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
     expected: dict[Key, Row] = {}
-    mapped: Counter[tuple[str, str]] = Counter()
+    allocated: Counter[tuple[str, str]] = Counter()
     for key, row in arenas.rows.items():
-        mapped[key[0], row["memory_resource_id"]] += row["mapped_bytes"]
+        if row["mapped_bytes"] > 0:
+            allocated[key[0], row["memory_resource_id"]] += row["declared_bytes"]
     for point in POINTS:
         live = live_at(plan, point)
         requested = planned_bytes(live)
         for memory in memory_ids(plan.resources):
             expected[(point, memory)] = {
                 "requested_bytes": requested.get(memory, 0),
-                "allocated_bytes": mapped[point, memory],
+                "allocated_bytes": allocated[point, memory],
                 "num_arenas": sum(intent.memory_resource_id == memory for intent in live),
             }
     return expected
@@ -95,6 +101,23 @@ def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) 
     sizes: dict[str, tuple[str, int]] = {}
     for key in sorted(arenas.rows, key=lambda key: _order(key[0])):
         _one_arena(findings, arenas, key, planned.get((key[0], key[1])), sizes)
+
+
+def _padding(subject: Subject, findings: Findings, arenas: KeyedRows) -> None:
+    """No arena has room for more than its tensors, each aligned, and the rest of one page."""
+    specs = subject.specs or {}
+    bounds = {
+        intent.id: intent.expected_bytes
+        + ALIGNMENT_BYTES * len(specs[intent.representation])
+        + MAX_PAGE_BYTES
+        for intent in subject.plan.materializations
+        if intent.representation in specs
+    }
+    for key, row in arenas.rows.items():
+        bound, declared = bounds.get(key[1]), row["declared_bytes"]
+        if bound is not None:
+            path = f"{arenas.path(key)}.declared_bytes"
+            findings.require(declared < bound, path, f"below {bound}", declared)
 
 
 def _one_arena(

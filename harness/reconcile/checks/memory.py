@@ -1,6 +1,7 @@
 """Checks of memory beside the plan: nothing unplanned, nothing kept, and figures that add up."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from itertools import pairwise
 
 from harness.plan.records import MemoryAllowances, Plan
@@ -92,7 +93,12 @@ def _present(findings: Findings, table: KeyedRows, keys: Iterable[tuple[str, ...
 
 def invariants(subject: Subject, findings: Findings) -> None:
     """Each point was read once, in order, and what the kernel says of a process adds up."""
+    span = [
+        _moment(findings, f"$.{name}", getattr(subject.predicate, name))
+        for name in ("started_at", "ended_at")
+    ]
     for _realization, table in subject.view.each(findings, "checkpoints"):
+        _during(findings, table, subject, span)
         findings.match(table, {(point,): {} for point in POINTS}, rows_noun="a reading")
         order = [key[0] for key in table.rows if key[0] in POINTS]
         findings.equal(f"{table.where}.point", [p for p in POINTS if p in order], order)
@@ -101,6 +107,33 @@ def invariants(subject: Subject, findings: Findings) -> None:
         history = [(point, table.rows[(point,)]) for point in POINTS if (point,) in table.rows]
         for (_earlier, before), (point, after) in pairwise(history):
             _monotone(findings, table.path((point,)), before, after)
+
+
+def _moment(findings: Findings, path: str, text: str) -> datetime | None:
+    """A moment in UTC, or ``None`` after saying that there is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        findings.differ(path, "a moment in UTC", text)
+        return None
+    return moment
+
+
+def _during(
+    findings: Findings, table: KeyedRows, subject: Subject, span: list[datetime | None]
+) -> None:
+    """Every reading was taken between start and end of the run."""
+    start, end = span
+    for key, row in table.rows.items():
+        path = f"{table.path(key)}.read_at"
+        read = _moment(findings, path, row["read_at"])
+        if read is None or start is None or end is None:
+            continue
+        record = subject.predicate
+        expected = f"from {record.started_at} to {record.ended_at}"
+        findings.require(start <= read <= end, path, expected, row["read_at"])
 
 
 def _process(findings: Findings, path: str, row: Row) -> None:

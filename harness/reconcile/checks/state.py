@@ -10,6 +10,10 @@ Snapshot = Mapping[str, Row]
 """Rows of one repetition and point, by tensor name."""
 
 
+_REFERRED_POINTS = ("after_prefill", "after_decode")
+"""Points at which the fixture maker's run has the state that the realization must have."""
+
+
 def _points(workload: Workload) -> list[tuple[int, str]]:
     first = [(0, "before_prefill"), (0, "after_prefill")]
     return first + [
@@ -28,14 +32,18 @@ def _mutable_bytes(plan: Plan) -> int:
 
 
 def selfproof(subject: Subject, findings: Findings) -> None:
-    """Compare the digests of mutable state between the points of each realization, and over all."""
+    """Compare mutable state between points, realizations, and with the fixture maker's own run."""
     plan, workload = subject.plan, subject.plan.workload
     if workload is None:
         findings.not_evaluated("$.workload", "a workload in the plan", "none")
         return
     reference: dict[str, tuple[str, Snapshot]] = {}
+    fixture = _fixture(subject, findings)
     for _realization, table in subject.view.each(findings, "states"):
         snapshots = _snapshots(findings, table, plan, workload)
+        for (repetition, point), snapshot in snapshots.items():
+            if fixture is not None and point in _REFERRED_POINTS:
+                _as_fixture(findings, table, (repetition, point), snapshot, fixture)
         prefilled = snapshots.get((0, "after_prefill"))
         for (repetition, point), snapshot in snapshots.items():
             where = f"{table.where}[repetition={repetition},point={point}]"
@@ -51,6 +59,40 @@ def selfproof(subject: Subject, findings: Findings) -> None:
                 findings.require(
                     changed, where, "digests other than after prefill", "the same digests"
                 )
+
+
+def _fixture(subject: Subject, findings: Findings) -> KeyedRows | None:
+    """The fixture maker's states; ``None`` where there is no table, or none is planned."""
+    if subject.plan.reference_fixture is None:
+        return None
+    table = subject.view.table(findings, "fixture_states")
+    if table is not None:
+        for key in table.rows:
+            if key[0] not in _REFERRED_POINTS:
+                findings.differ(table.path(key), ABSENT, "a state at no point of the reference")
+    return table
+
+
+def _as_fixture(
+    findings: Findings,
+    table: KeyedRows,
+    key: tuple[int, str],
+    snapshot: Snapshot,
+    fixture: KeyedRows,
+) -> None:
+    """Names, sizes and digests of one snapshot are those of the fixture maker's own run."""
+    repetition, point = key
+    names = {name for there, name in fixture.rows if there == point}
+    for name in sorted(snapshot.keys() | names):
+        path, origin = table.path((repetition, point, name)), fixture.path((point, name))
+        if name not in snapshot:
+            findings.differ(path, f"a state as in {origin}", ABSENT)
+        elif name not in names:
+            findings.differ(origin, f"the reference of {path}", ABSENT)
+        else:
+            reference = fixture.rows[point, name]
+            columns = {column: reference[column] for column in ("bytes", "digest")}
+            findings.columns(path, columns, snapshot[name], origin=origin)
 
 
 def _snapshots(

@@ -2,16 +2,18 @@
 
 from collections import Counter
 
+from harness.measure.pages import BLIND_SPOTS
 from harness.reconcile.checks.memory import SETTLED, shrinkage
 from harness.reconcile.findings import ABSENT, Findings
 from harness.reconcile.intent import planned_bytes, recomputed_status
 from harness.reconcile.view import Subject
 
 MIRROR = "smallest_visible_mirror_bytes"
+CUDA, CUDA_GRAPH, BLIND_SPOT = "cuda", "cuda_graph", "memory.blind_spot"
 
 
 def agree(subject: Subject, findings: Findings) -> None:
-    """Statuses, totals and the claim about CUDA equal what tables, plan and environment give."""
+    """Statuses, totals and claims are what tables, plan and this auditor give."""
     intents = {intent.id: intent for intent in subject.plan.materializations}
     observed: dict[str, int] = {}
     for _realization, table in subject.view.each(findings, "materializations"):
@@ -60,13 +62,25 @@ def smallest_visible(subject: Subject, findings: Findings) -> int | None:
 
 
 def _claims(subject: Subject, findings: Findings) -> None:
-    """A run that was bound to no CUDA device says so, and no other run does."""
+    """What was not executed or cannot be seen is said, all of it, and nothing else is claimed."""
     units = {unit.kind for node in subject.plan.resources.nodes for unit in node.compute_units}
-    labels = [claim.label for claim in subject.predicate.claims if claim.name == "cuda"]
+    labels = [claim.label for claim in subject.predicate.claims if claim.name == CUDA]
     if "cuda-gpu" not in units:
         findings.equal("$.claims.cuda", ["not_executed"], labels)
     elif "not_executed" in labels:
         findings.differ("$.claims.cuda", "no label not_executed: a CUDA device is bound", labels)
+    graph = [claim.label for claim in subject.predicate.claims if claim.name == CUDA_GRAPH]
+    findings.equal(f"$.claims.{CUDA_GRAPH}", ["not_executed"], graph)
+    said: Counter[tuple[str, str]] = Counter()
+    said.update((c.label, c.detail) for c in subject.predicate.claims if c.name == BLIND_SPOT)
+    spots: Counter[tuple[str, str]] = Counter()
+    spots.update(("not_evaluated", spot) for spot in BLIND_SPOTS)
+    for label, detail in sorted((spots - said).elements()):
+        findings.differ(f"$.claims.{BLIND_SPOT}", f"{label}: {detail}", ABSENT)
+    for label, detail in sorted((said - spots).elements()):
+        findings.differ(f"$.claims.{BLIND_SPOT}", ABSENT, f"{label}: {detail}")
+    for name in sorted({c.name for c in subject.predicate.claims} - {CUDA, CUDA_GRAPH, BLIND_SPOT}):
+        findings.differ(f"$.claims.{name}", ABSENT, "a claim that nothing supports")
 
 
 def _totals(findings: Findings, path: str, recomputed: dict[str, int], recorded: object) -> None:
