@@ -64,6 +64,7 @@ TABLES = [
     "facts",
     "fetches",
     "fixture_outputs",
+    "fixture_states",
     "ledger",
     "lifecycle",
     "materializations",
