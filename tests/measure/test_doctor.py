@@ -93,6 +93,7 @@ def test_installed_metadata_comes_first(tmp_path: Path, monkeypatch) -> None:
 
 def test_unknown_requirements_are_said(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(doctor, "DISTRIBUTION", "not-installed-anywhere")
     assert finding("packages").status == "warning"
 
 

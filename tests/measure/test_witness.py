@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -262,9 +263,20 @@ def test_ended_process_cannot_be_read(raw: Raw) -> None:
     assert reply is None or "has ended" in reply["error"]
 
 
+def at_rest(process: psutil.Process):
+    """The memory of a process that has come to the end of its start."""
+    before = None
+    while True:
+        info = process.memory_full_info()
+        if process.status() == psutil.STATUS_SLEEPING and info == before:
+            return info
+        before = info
+        time.sleep(0.1)
+
+
 def test_interrupted_witness_stays_with_its_producer_and_agrees_with_psutil(raw: Raw) -> None:
     process = psutil.Process(raw.process.pid)
-    info = process.memory_full_info()
+    info = at_rest(process)
     raw.read("baseline")
     raw.witness.send_signal(signal.SIGINT)
     raw.read("after_decode", max_rss_bytes=5)
