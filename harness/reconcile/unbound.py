@@ -26,7 +26,6 @@ PREDICATE: Mapping[str, str] = {
 CELLS: Mapping[str, str] = {
     "tables/facts[name=instruction_set].value": "equal in every realization, and in the key",
     "tables/facts[name=torch_build].value": "equal in every realization, and in the key",
-    "tables/facts[name=interop_threads].value": "equal in every realization",
     "tables/states[point=before_prefill].name": "equal in every realization",
     "tables/states[point=before_prefill].bytes": "the sum is the planned one",
     "tables/states[point=before_prefill].digest": "equal in every realization; not the later one",

@@ -47,7 +47,7 @@ from harness.reconcile.result import result_digest
 from harness.reconcile.unbound import unbound_paths
 from harness.reconcile.verdict import Verdict
 
-UNBOUND_FACTS = ("instruction_set", "torch_build", "interop_threads")
+UNBOUND_FACTS = ("instruction_set", "torch_build")
 PLAN = make_plan()
 DECISIVE = [check.id for check in PLAN.plan.checks.acceptance]  # type: ignore[union-attr]
 

@@ -112,6 +112,7 @@ def planned_facts(plan: Plan) -> dict[str, str]:
             "dtype": settings.dtype,
             "kernel_set": settings.kernel_set,
             "deterministic_algorithms": fact_text(settings.deterministic_algorithms),
+            "interop_threads": "1",
         }
     if plan.workload is not None:
         facts["geometry"] = planned_geometry(plan.workload)
