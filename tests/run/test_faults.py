@@ -108,7 +108,7 @@ def test_a_hanging_child_ends_in_bounded_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["link", "fsync"])
+@pytest.mark.parametrize("step", ["fsync"])
 def test_killed_at_every_write_nothing_partial_is_visible(
     run_plan: Callable[..., Any], small_plan: LoadedPlan, step: str
 ) -> None:
