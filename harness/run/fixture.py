@@ -180,7 +180,9 @@ def publish(
         tables.write(building, "fixture_states", states)
         seal = {file: file_digest(building / file) for file in FILES}
         write_durable(building / SEAL_FILE, canonical_bytes(seal))
-        # Not intact, else it had been used; another maker's finished folder is as good.
+        # Another maker's finished folder is as good, and somebody may be copying it.
+        if is_intact(cached):
+            return
         if cached.is_dir() and not cached.is_symlink():
             shutil.rmtree(cached, ignore_errors=True)
         else:

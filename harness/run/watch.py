@@ -8,7 +8,6 @@ from pathlib import Path
 
 from harness.measure.clock import monotonic_ns
 from harness.measure.readings import DeclaredArena, WitnessReading
-from harness.measure.settle import settle
 from harness.measure.witness_client import WitnessClient
 from harness.realize.sentinels import Sentinel
 from harness.realize.witnessed import (
@@ -92,7 +91,6 @@ class Watch:
         ]
 
     def _read(self, point: str, *, keep: bool) -> WitnessReading:
-        settle()
         declared = [
             DeclaredArena(
                 materialization_id=identifier,
