@@ -26,7 +26,7 @@ def fetch_checkpoint(source: Mapping[str, Any], family: str | None, cache: Path)
             source,
             cache,
             progress=progress.update,
-            shapes=getattr(layout, "synthetic_shapes", None),
+            shapes=layout.synthetic_shapes,
         )
 
 

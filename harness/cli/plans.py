@@ -101,7 +101,7 @@ def check(options: Namespace) -> int:
     if code == ExitCode.PASSED and loaded is not None:
         print_lines([f"{options.plan}: valid, {loaded.plan.digest}"])
         return int(code)
-    lines = [f"{options.plan}: {len(findings)} findings", *(f"  - {each}" for each in findings)]
+    lines = [f"{options.plan}: findings: {len(findings)}", *(f"  - {each}" for each in findings)]
     if unchecked is not None:
         lines.append(f"  cannot be evaluated here, so not checked: {unchecked}")
     print_lines(lines)

@@ -191,7 +191,7 @@ def _reason(error: BaseException) -> str:
     text = str(error)
     if error.__cause__ is not None and str(error.__cause__) not in text:
         text += f"\n{error.__cause__}"
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in text.expandtabs(4).splitlines() if line.strip()]
     return "\n    ".join(lines[:40])
 
 

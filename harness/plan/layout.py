@@ -132,6 +132,9 @@ class AdapterLayout(Protocol):
     def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Normalize a model's ``config.json``; refuse by name what is not supported."""
 
+    def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
+        """Checkpoint key -> shape of a whole model with this ``config.json``."""
+
     def tensor_keys(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
         """Checkpoint keys that the range needs, sorted."""
 

@@ -85,7 +85,7 @@ def derive_settings(
         model["source"],
         cache,
         progress=progress,
-        shapes=getattr(layout, "synthetic_shapes", None),
+        shapes=layout.synthetic_shapes,
     )
     progress("census of the checkpoint", None)
     config = layout.parse_config(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))

@@ -135,7 +135,7 @@ def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progr
         checkpoint.source,
         request.cache,
         progress=progress.update,
-        shapes=getattr(layout, "synthetic_shapes", None),
+        shapes=layout.synthetic_shapes,
     )
     progress.update("verifying the checkpoint's files")
     problems = verify_files(folder, checkpoint.files)

@@ -88,9 +88,9 @@ class LlamaLayout:
         """Checkpoint keys that the range needs, sorted."""
         return tuple(source_shapes(read_config(config), spec))
 
-    def synthetic_shapes(self, hf_config: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
+    def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
         """Checkpoint key -> shape of a whole model with this ``config.json``, sorted."""
-        config = parse_document(hf_config)
+        config = parse_document(document)
         whole = ModelRange(
             start_layer=0,
             end_layer=config.num_layers,
