@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from harness.canonical import sha256_digest
 from harness.errors import InvalidInputError, NotEvaluableError, PlanError, ResourceError
 from harness.evidence.diff import compare_records
 from harness.evidence.record import load_record
-from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
 from harness.measure.environment import DeviceRequest
 from harness.plan.load import LoadedPlan
@@ -205,27 +203,3 @@ def test_what_is_not_built_cannot_be_evaluated_and_is_not_replaced(
     with pytest.raises(NotEvaluableError, match="kernel set"):
         run(request(plan, tmp_path, cache))
     assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.slow
-def test_four_simultaneous_runs_never_collide(
-    small_plan: LoadedPlan, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    codes: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: codes.append(run(request(small_plan, tmp_path, cache))))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    capsys.readouterr()
-    assert codes == [0, 0, 0, 0]
-    store = Store(tmp_path / "store")
-    assert len(store.digests("records")) == 4
-    results = {
-        load_record(digest, store).predicate.result_digest for digest in store.digests("records")
-    }
-    assert len(results) == 1
-    assert verify_store(store.root, plans=None) == []
