@@ -7,7 +7,7 @@ supervisor as a process of its own; knows no store, no record and no verdict.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +28,12 @@ from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
 from harness.plan.request import census_of, layout_request, representations
 from harness.realize import sentinels
-from harness.realize.adapter import AdapterContext, Executor
+from harness.realize.adapter import Adapter, AdapterContext, Executor
 from harness.realize.decode import ExecutionLoop
 from harness.realize.observed import authority_rows, execution_rows, owner_of, tensor_rows
 from harness.realize.realizer import Realizer
 from harness.realize.recorder import StepRecorder
-from harness.realize.schedule import schedule_of
+from harness.realize.schedule import Schedule, schedule_of
 from harness.realize.seal import Seal, watch
 from harness.realize.source import ReaderSource
 from harness.realize.warmup import warm_up
@@ -70,8 +70,7 @@ class Production:
         plan, job = self.plan, self.job
         request = layout_request(plan)
         apply_determinism(request.determinism)
-        adapter = adapter_for(plan.adapter_data.family or "")
-        known = representations(plan, adapter.layout, self.manifest)
+        make_adapter = partial(adapter_for, plan.adapter_data.family or "")
         memories = bound_memories(job)
         context = AdapterContext(
             request=request, memories=memories, census=census_of(self.manifest)
@@ -79,38 +78,70 @@ class Production:
         schedule = schedule_of(request.workload)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
-        warm_up(plan, partial(adapter_for, plan.adapter_data.family or ""), context, schedule)
+        warm_up(plan, make_adapter, context, schedule)
         instruments = Watch(memories, self.witness)
         instruments.checkpoint("baseline")
 
-        adapter.begin(context)
-        realizer = Realizer(
-            plan,
-            adapter,
-            memories,
-            known,
-            ReaderSource(reader),
-            lambda point: self._at(point, realizer, instruments),
-        )
-        realizer.realize(partial(fill_reference, plan, job.fixture))
-        reader.close()
-        reader.seal()
+        realizer = self._realize(make_adapter(), context, reader, instruments)
         guards = self._guards(realizer, instruments)
         self._check(guards, "after_release")
-
         activations = realizer.activate()
         arenas = realizer.arenas()
         units = [unit for node in plan.resources.nodes for unit in node.compute_units]
-        first = self.manifest[0]
-        plan_files = OpenedFiles([job.plan])
-        checkpoint_files = OpenedFiles(
-            job.checkpoint / name for name in {entry.file for entry in self.manifest}
-        )
         self.rows["executions"] = execution_rows(activations, units, arenas, memories)
+        executors = [item.executor for item in activations if item.executor is not None]
         recorder = StepRecorder(reference_tensors(plan, arenas))
         guards += [
             sentinels.non_finite("nan", recorder),
             sentinels.non_finite("inf", recorder),
+            *self._execute(executors, recorder, schedule, arenas, reader, instruments),
+        ]
+        self._at("after_decode", realizer, instruments)
+        self._check(guards, "after_decode")
+        minted = [entry for executor in executors for entry in held_by(executor, arenas)]
+        self.rows["authorities"] += authority_rows(minted, arenas, memories, "after_decode")
+        realizer.observe_again()
+        self._collect(realizer, recorder, reader, instruments)
+        self._state_facts(executors, recorder)
+
+    def _realize(
+        self,
+        adapter: Adapter,
+        context: AdapterContext,
+        reader: BoundedReader,
+        instruments: Watch,
+    ) -> Realizer:
+        """Realize the plan and seal the source."""
+        adapter.begin(context)
+        realizer = Realizer(
+            self.plan,
+            adapter,
+            context.memories,
+            representations(self.plan, adapter.layout, self.manifest),
+            ReaderSource(reader),
+            lambda point: self._at(point, realizer, instruments),
+        )
+        realizer.realize(partial(fill_reference, self.plan, self.job.fixture))
+        reader.close()
+        reader.seal()
+        return realizer
+
+    def _execute(
+        self,
+        executors: Sequence[Executor],
+        recorder: StepRecorder,
+        schedule: Schedule,
+        arenas: Mapping[str, Arena],
+        reader: BoundedReader,
+        instruments: Watch,
+    ) -> list[sentinels.Sentinel]:
+        """Run the workload with the plan sealed; returns the sentinels of plan and source."""
+        plan, first = self.plan, self.manifest[0]
+        plan_files = OpenedFiles([self.job.plan])
+        checkpoint_files = OpenedFiles(
+            self.job.checkpoint / name for name in {entry.file for entry in self.manifest}
+        )
+        guards = [
             plan_accesses(self.seal, lambda: plan.schema, plan_files),
             source_accesses(
                 reader,
@@ -119,9 +150,8 @@ class Production:
                 checkpoint_files,
             ),
         ]
-        states: list[Row] = []
+        self.rows["states"] = []
         snapshot = find_arena(plan, arenas, STATE_SNAPSHOT)
-        executors = [item.executor for item in activations if item.executor is not None]
         if executors and snapshot is not None:
             say("prefill and decode")
             loop = ExecutionLoop(executors[0], snapshot.tensors, recorder)
@@ -130,14 +160,12 @@ class Production:
             with plan_files.armed(), checkpoint_files.armed():
                 loop.run(schedule)
             self.seal.open()
-            states = loop.states
-        self._at("after_decode", realizer, instruments)
-        self._check(guards, "after_decode")
-        minted = [entry for executor in executors for entry in held_by(executor, arenas)]
-        self.rows["authorities"] += authority_rows(minted, arenas, memories, "after_decode")
-        realizer.observe_again()
-        self._collect(realizer, recorder, reader, instruments, states)
-        facts = machine_conditions(device_class=device_class(job))
+            self.rows["states"] = loop.states
+        return guards
+
+    def _state_facts(self, executors: Sequence[Executor], recorder: StepRecorder) -> None:
+        """Say under which conditions it ran, as read back from what ran."""
+        facts = machine_conditions(device_class=device_class(self.job))
         facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
             facts |= execution_conditions(executor, recorder.steps)
@@ -184,7 +212,6 @@ class Production:
         recorder: StepRecorder,
         reader: BoundedReader,
         instruments: Watch,
-        states: list[Row],
     ) -> None:
         self.rows |= {
             "materializations": [record.row() for record in realizer.records.values()],
@@ -193,7 +220,6 @@ class Production:
             "steps": recorder.steps,
             "step_times": recorder.step_times,
             "correctness": recorder.correctness,
-            "states": states,
             "ledger": instruments.ledger,
             "lifecycle": instruments.lifecycle,
             "distributions": [dict(row) for row in distribution_rows()],
