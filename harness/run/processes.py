@@ -161,6 +161,7 @@ def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
 
 def _read_tail(stream: IO[bytes], tail: bytearray) -> None:
     with stream:
-        for piece in iter(lambda: stream.read1(65536), b""):  # type: ignore[attr-defined]
+        # What is there, without waiting for a whole buffer.
+        for piece in iter(lambda: os.read(stream.fileno(), 65536), b""):
             tail += piece
             del tail[:-MAX_MESSAGE_BYTES]

@@ -84,8 +84,7 @@ def test_columns_are_bound_or_said_to_be_unbound(
     liar: Any, audit: Any, unbound: set[str], table: str
 ) -> None:
     lie = liar()
-    if table not in lie.names():
-        pytest.skip(f"a record has no table {table}")
+    assert table in lie.names()
     columns = [c for c in lie.table(table).schema if f"tables/{table}.{c.name}" not in unbound]
     missed = []
     for column in columns[:: max(1, len(columns) // 3)]:
