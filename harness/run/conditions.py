@@ -13,6 +13,16 @@ from harness.errors import NotEvaluableError
 from harness.measure.cpu import instruction_set, read_cpuinfo
 from harness.plan.records import Determinism
 from harness.realize.adapter import Executor
+from harness.realize.observe import locate
+from harness.realize.observed import owner_of
+from harness.state.arena import Arena, Memory
+
+_DEVICE_CLASSES: Mapping[tuple[str, str | None], str] = {
+    ("cpu", "system-ram"): "cpu",
+    ("cpu", "simulated-vram"): "simulated-accelerator",
+    ("cuda", "accelerator-vram"): "cuda-gpu",
+}
+"""Device class by the tensors' device and the kind of memory that holds the state."""
 
 
 def apply_determinism(settings: Determinism) -> None:
@@ -33,16 +43,26 @@ def apply_determinism(settings: Determinism) -> None:
         )
 
 
-def machine_conditions(*, device_class: str) -> dict[str, str]:
+def machine_conditions() -> dict[str, str]:
     """What this process's libraries say of themselves and of the machine."""
     return {
-        "device_class": device_class,
         "instruction_set": _instruction_set(),
         "torch_build": torch.__version__,
         "num_threads": str(torch.get_num_threads()),
         "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
         "interop_threads": str(torch.get_num_interop_threads()),
     }
+
+
+def device_class(
+    executor: Executor, arenas: Mapping[str, Arena], memories: Mapping[str, Memory]
+) -> str:
+    """On what the executor runs: from its state's tensors, and the memory they were found in."""
+    devices = {tensor.device.type for tensor in executor.declared_state().values()}
+    owner = owner_of(executor, arenas)
+    place = None if owner is None else locate(arenas[owner], memories)
+    kind = None if place is None else memories[place].kind
+    return _DEVICE_CLASSES.get(("+".join(sorted(devices)), kind), "unknown")
 
 
 def execution_conditions(

@@ -35,7 +35,7 @@ from harness.realize.recorder import ReferenceRows
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import run_child, say
 from harness.run.conditions import apply_determinism, machine_conditions
-from harness.run.job import Job, device_class, read_job
+from harness.run.job import Job, read_job
 from harness.state.digests import tensor_digest
 
 Row = dict[str, object]
@@ -53,8 +53,8 @@ def make(job: Job) -> None:
     loaded = load_plan(job.plan)
     request = layout_request(loaded.plan)
     apply_determinism(request.determinism)
-    # Dtype, kernel set and geometry are part of the recipe.
-    key = machine_conditions(device_class=device_class(job)) | {"package": package_digest()}
+    # Dtype, kernel set and geometry are part of the recipe; this load knows no device.
+    key = machine_conditions() | {"package": package_digest()}
     recipe = recipe_digest(loaded.document)
     name = f"{recipe[7:23]}-{sha256_digest(canonical_bytes(key))[7:23]}"
     cached = job.cache / "fixtures" / name

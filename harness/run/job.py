@@ -56,13 +56,3 @@ def read_job(path: Path) -> Job:
         binding=Binding(**document["binding"]),
         environment=parse_environment(document["environment"], where=str(path)),
     )
-
-
-def device_class(job: Job) -> str:
-    """Kind of the bound compute unit."""
-    kinds = {
-        unit.id: unit.kind
-        for node in job.environment.resources.nodes
-        for unit in node.compute_units
-    }
-    return "+".join(sorted({kinds[real] for real in job.binding.compute_units.values()}))

@@ -40,11 +40,12 @@ from harness.realize.warmup import warm_up
 from harness.run.child import run_child, say
 from harness.run.conditions import (
     apply_determinism,
+    device_class,
     execution_conditions,
     machine_conditions,
 )
 from harness.run.guards import OpenedFiles, plan_accesses, source_accesses
-from harness.run.job import Job, device_class, read_job
+from harness.run.job import Job, read_job
 from harness.run.watch import Watch
 from harness.state.arena import Arena, Memory
 
@@ -102,7 +103,7 @@ class Production:
         self.rows["authorities"] += authority_rows(minted, arenas, memories, "after_decode")
         realizer.observe_again()
         self._collect(realizer, recorder, reader, instruments)
-        self._state_facts(executors, recorder)
+        self._state_facts(executors, recorder, arenas, memories)
 
     def _realize(
         self,
@@ -163,11 +164,18 @@ class Production:
             self.rows["states"] = loop.states
         return guards
 
-    def _state_facts(self, executors: Sequence[Executor], recorder: StepRecorder) -> None:
+    def _state_facts(
+        self,
+        executors: Sequence[Executor],
+        recorder: StepRecorder,
+        arenas: Mapping[str, Arena],
+        memories: Mapping[str, Memory],
+    ) -> None:
         """Say under which conditions it ran, as read back from what ran."""
-        facts = machine_conditions(device_class=device_class(self.job))
+        facts = machine_conditions()
         facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
+            facts["device_class"] = device_class(executor, arenas, memories)
             facts |= execution_conditions(executor, recorder.steps)
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
 
