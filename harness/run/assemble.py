@@ -50,6 +50,8 @@ class Gathered:
 
     written: list[WrittenTable] = field(default_factory=list)
     rows: dict[str, dict[int | None, Rows]] = field(default_factory=dict)
+    totals: dict[str, Any] = field(default_factory=dict)
+    """The statement's sums over the rows."""
 
 
 def gather(store: Store, folder: Path, realization: int | None, gathered: Gathered) -> None:
@@ -165,6 +167,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
     manifest = (
         None if assembly.manifest_bytes is None else store.put_manifest(assembly.manifest_bytes)
     )
+    gathered.totals = totals(assembly.loaded, gathered.rows)
     key = applicability_key(gathered.rows.get("facts", {}))
     predicate = RecordPredicate(
         experiment=assembly.experiment,
@@ -185,7 +188,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         fixture=_fixture(assembly.loaded, gathered.written),
         source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
-        totals=totals(assembly.loaded, gathered.rows),
+        totals=gathered.totals,
         claims=(*_cuda(assembly), *CLAIMS),
         command=tuple(redact_command(assembly.command)),
         started_at=assembly.started_at,

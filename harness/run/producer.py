@@ -45,8 +45,8 @@ from harness.run.conditions import (
     machine_conditions,
 )
 from harness.run.guards import OpenedFiles, plan_accesses, source_accesses
+from harness.run.instruments import Instruments
 from harness.run.job import Job, read_job
-from harness.run.watch import Watch
 from harness.state.arena import Arena, Memory
 
 Row = dict[str, object]
@@ -80,7 +80,7 @@ class Production:
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
         warm_up(plan, make_adapter, context, schedule)
-        instruments = Watch(memories, self.witness)
+        instruments = Instruments(memories, self.witness)
         instruments.checkpoint("baseline")
 
         realizer = self._realize(make_adapter(), context, reader, instruments)
@@ -110,7 +110,7 @@ class Production:
         adapter: Adapter,
         context: AdapterContext,
         reader: BoundedReader,
-        instruments: Watch,
+        instruments: Instruments,
     ) -> Realizer:
         """Realize the plan and seal the source."""
         adapter.begin(context)
@@ -134,7 +134,7 @@ class Production:
         schedule: Schedule,
         arenas: Mapping[str, Arena],
         reader: BoundedReader,
-        instruments: Watch,
+        instruments: Instruments,
     ) -> list[sentinels.Sentinel]:
         """Run the workload with the plan sealed; returns the sentinels of plan and source."""
         plan, first = self.plan, self.manifest[0]
@@ -184,7 +184,7 @@ class Production:
         for name, rows in self.rows.items():
             tables.write(folder, name, rows, realization=realization)
 
-    def _at(self, point: str, realizer: Realizer, instruments: Watch) -> None:
+    def _at(self, point: str, realizer: Realizer, instruments: Instruments) -> None:
         say(point)
         arenas = realizer.arenas()
         instruments.declare(arenas)
@@ -198,7 +198,7 @@ class Production:
             )
         instruments.checkpoint(point)
 
-    def _guards(self, realizer: Realizer, instruments: Watch) -> list[sentinels.Sentinel]:
+    def _guards(self, realizer: Realizer, instruments: Instruments) -> list[sentinels.Sentinel]:
         staging = sentinels.StagingWatch(realizer.staging_arenas())
         allowances = self.plan.memory_allowances
         assert allowances is not None
@@ -219,7 +219,7 @@ class Production:
         realizer: Realizer,
         recorder: StepRecorder,
         reader: BoundedReader,
-        instruments: Watch,
+        instruments: Instruments,
     ) -> None:
         self.rows |= {
             "materializations": [record.row() for record in realizer.records.values()],

@@ -35,7 +35,7 @@ from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
 from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
 from harness.plan.records import Checkpoint, TimeoutsS
 from harness.plan.request import layout_request
-from harness.run.assemble import Assembly, Gathered, assemble, totals
+from harness.run.assemble import Assembly, Gathered, assemble
 from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
 from harness.run.kernel_set import require_kernel_set
@@ -81,7 +81,7 @@ def run(request: RunRequest) -> int:
         loaded=prepared.loaded,
         checkpoint=prepared.job.checkpoint,
         rows=gathered.rows,
-        totals=totals(prepared.loaded, gathered.rows),
+        totals=gathered.totals,
         outcomes=outcomes,
         verdict=verdict,
         record=Store(request.store).path("records", digest),

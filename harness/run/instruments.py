@@ -21,7 +21,7 @@ from harness.state.arena import Arena, Memory
 Row = dict[str, object]
 
 
-class Watch:
+class Instruments:
     """Rows of ``ledger`` and ``lifecycle``, and the conversation with the witness."""
 
     def __init__(self, memories: Mapping[str, Memory], witness: WitnessClient) -> None:
