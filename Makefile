@@ -36,7 +36,7 @@ test: environment-dev ## the fast tests; no GPU, no network
 
 # Two at a time: most of each is a run of child processes, and their start.
 test-slow: environment-dev ## the tests marked slow
-	@$(PY) -m pytest -m slow -n 2 $(ARGS)
+	@$(PY) -m pytest -m slow -n 2 --dist loadfile $(ARGS)
 
 verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
