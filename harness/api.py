@@ -26,11 +26,11 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import EvidenceError
+from harness.evidence.declared import TABLES
 from harness.evidence.listing import ListedRecord, list_records
 from harness.evidence.record import LoadedRecord, load_record, verdicts_of
 from harness.evidence.statement import RecordPredicate
 from harness.evidence.store import Store
-from harness.evidence.tables import TABLES
 
 _LISTED = [field.name for field in fields(ListedRecord)]
 _VERDICT = ["digest", "status", "auditor_version", "num_failed", "num_not_evaluated", "unbound"]
@@ -57,6 +57,7 @@ class Record:
 
         It comes first and is ``<NA>`` for a table of the whole record, unless the table has a
         column of that name itself. A table that the record does not have gives no rows.
+        ``attrs["labels"]`` says of each column whether it was measured, calculated or declared.
 
         Raises:
             EvidenceError: When no table is called that, or a file is damaged.
@@ -69,7 +70,9 @@ class Record:
             for number, listed in self.loaded.by_realization(name).items()
             for row in listed
         ]
-        return pd.DataFrame(rows, columns=columns).astype({"realization": "Int64"})
+        frame = pd.DataFrame(rows, columns=columns).astype({"realization": "Int64"})
+        frame.attrs["labels"] = {column: TABLES[name].label(column) for column in columns}
+        return frame
 
     def planned_and_observed(self) -> pd.DataFrame:
         """Bytes of persistent state per memory: columns ``memory_resource_id``,

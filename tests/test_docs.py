@@ -6,8 +6,8 @@ import pytest
 
 from harness.canonical import canonical_bytes, sha256_digest
 from harness.cli.parser import parse_arguments
+from harness.evidence.declared import TABLES
 from harness.evidence.statement import check_statement
-from harness.evidence.tables import TABLES
 from harness.plan.check import check_plan
 from harness.plan.checks import ACCEPTANCE, TELEMETRY
 from harness.plan.load import parse_plan

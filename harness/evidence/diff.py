@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.evidence.declared import TABLES, Table
 from harness.evidence.record import LoadedRecord, Rows
 from harness.evidence.statement import RecordPredicate
-from harness.evidence.tables import TABLES, Table
 
 _NOT_NUMBERS = frozenset({"fetches", "sources"})
 """Tables whose digests are of stored bytes, the same on every machine."""

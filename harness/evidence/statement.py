@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from harness.canonical import bare_hex, canonical_bytes, parse_json
 from harness.errors import EvidenceError
+from harness.evidence.declared import TABLES
 from harness.evidence.predicates import (
     RECORD_SCHEMA,
     VERDICT_SCHEMA,
@@ -35,7 +36,7 @@ from harness.evidence.predicates import (
     Status,
     VerdictPredicate,
 )
-from harness.evidence.tables import TABLES, WrittenTable
+from harness.evidence.tables import WrittenTable
 
 __all__ = [
     "MAX_STATEMENT_BYTES",

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import HarnessError
+from harness.evidence.declared import TABLES
 from harness.evidence.predicates import RecordPredicate
 from harness.evidence.record import LoadedRecord
-from harness.evidence.tables import TABLES
 from harness.plan.bind import bind
 from harness.plan.binding import Binding
 from harness.plan.check import AdapterSupport

@@ -15,7 +15,8 @@ import pytest
 
 from harness.errors import EvidenceError
 from harness.evidence import tables
-from harness.evidence.tables import TABLES, decode, encode, inspect
+from harness.evidence.declared import LABELS, TABLES
+from harness.evidence.tables import decode, encode, inspect
 
 
 def random_value(kind: str, source: random.Random) -> Any:
@@ -226,3 +227,11 @@ def test_evidence_needs_neither_torch_nor_pandas(repo_root: Path) -> None:
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=repo_root, check=True, timeout=60)
+
+
+def test_labels_are_of_declared_columns_and_of_known_kinds() -> None:
+    columns = {f"{name}.{column}" for name, table in TABLES.items() for column in table.columns}
+    assert LABELS.keys() <= columns
+    assert set(LABELS.values()) <= {"calculated", "estimated", "declared"}
+    assert TABLES["tensors"].label("digest") == "measured"
+    assert TABLES["arenas"].label("declared_bytes") == "declared"

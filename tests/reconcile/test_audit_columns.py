@@ -17,7 +17,7 @@ from synthetic_record import (
     make_tables,
 )
 
-from harness.evidence.tables import TABLES
+from harness.evidence.declared import TABLES
 from harness.reconcile.audit import audit
 from harness.reconcile.result import result_digest
 from harness.reconcile.unbound import CELLS, COLUMNS

@@ -7,7 +7,7 @@ import pytest
 from synthetic_record import KEY, Tables, by_name, make_plan, make_tables, sha
 
 from harness.errors import EvidenceError
-from harness.evidence.tables import TABLES
+from harness.evidence.declared import TABLES
 from harness.reconcile.result import result_digest, result_document
 
 PLAN = make_plan()
