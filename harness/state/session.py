@@ -1,26 +1,21 @@
 """The owner of one mutable state: its declared tensors, its frontier and its lineage.
 
 Positions [0, frontier) are held, contiguous. An entry covers its rows *before* it computes, so a
-gap or an exhausted capacity is found while nothing has been written yet. Knows no model.
+gap or an exhausted capacity is found while nothing has been written yet. A :class:`Session` holds
+tensors whose positions lie where they are counted; a :class:`PagedSession` also owns the mapping of
+its positions to the slots of a pool. Knows no model.
 """
 
 from collections.abc import Mapping
 
 import torch
 
-from harness.errors import InvalidInputError, ResourceError
+from harness.errors import InvalidInputError
+from harness.state.errors import CapacityError, DamagedStateError, GapError
+from harness.state.hybrid import HybridPool
+from harness.state.ownership import Ownership
 
-
-class GapError(InvalidInputError):
-    """Rows would start beyond the frontier."""
-
-    kind = "gap"
-
-
-class CapacityError(ResourceError):
-    """Rows would end beyond the capacity."""
-
-    kind = "capacity"
+__all__ = ["CapacityError", "GapError", "PagedSession", "Session"]
 
 
 class Session:
@@ -77,7 +72,12 @@ class Session:
                 got=f"rows [{start_position}, {end})",
                 hint="derive the plan with more positions",
             )
-        self._frontier = max(self._frontier, end)
+        if end > self._frontier:
+            self._acquire(self._frontier, end)
+            self._frontier = end
+
+    def end_step(self) -> None:
+        """Let go what no later row can read, after a step's last read; here, nothing."""
 
     def reset(self) -> None:
         """Zero every declared tensor, then hold nothing."""
@@ -90,6 +90,8 @@ class Session:
 
         Raises:
             InvalidInputError: When the state cannot hold so many positions.
+            DamagedStateError: When the tensors say anything else than that exactly these are
+                held. Nothing is held then until a reset, or another restore.
         """
         if not 0 <= positions <= self.capacity_positions:
             raise InvalidInputError(
@@ -97,4 +99,66 @@ class Session:
                 expected=f"0 to {self.capacity_positions}",
                 got=str(positions),
             )
+        self._verify(positions)
         self._frontier = positions
+
+    def ownership(self) -> tuple[Ownership, ...]:
+        """What each pool of the state owns; nothing here is a pool."""
+        return ()
+
+    def _acquire(self, begin_position: int, end_position: int) -> None:
+        """Take what the positions from the frontier on need, all or nothing; here, nothing."""
+
+    def _verify(self, positions: int) -> None:
+        """Check that the restored tensors hold exactly [0, positions); here they always do."""
+
+
+class PagedSession(Session):
+    """Owns the pages of one pool: the only one that has positions mapped, and evicted."""
+
+    def __init__(self, *, logical_state_id: str, epoch: int, pool: HybridPool) -> None:
+        """Take ownership of ``pool`` and of its declared tensors."""
+        super().__init__(
+            logical_state_id=logical_state_id,
+            epoch=epoch,
+            tensors=pool.tensors,
+            capacity_positions=pool.geometry.max_positions,
+        )
+        self.pool = pool
+        self._is_damaged = False
+
+    def end_step(self) -> None:
+        """Evict what the pool's policy lets go."""
+        self.pool.evict_positions(self._frontier)
+
+    def reset(self) -> None:
+        """Zero every declared tensor, *then* rebuild the mapping: a zeroed free list is a lie."""
+        super().reset()
+        self.pool.rebuild()
+        self._is_damaged = False
+
+    def ownership(self) -> tuple[Ownership, ...]:
+        """What each pool owns, counted in the declared tensors against this frontier."""
+        return self.pool.ownership(self._frontier)
+
+    def _acquire(self, begin_position: int, end_position: int) -> None:
+        if self._is_damaged:
+            raise DamagedStateError(
+                f"{self.logical_state_id} is damaged",
+                expected="tensors that a restore has found sound",
+                hint="reset it, or restore it from a snapshot of its own",
+            )
+        self.pool.map_positions(begin_position, end_position)
+
+    def _verify(self, positions: int) -> None:
+        # Until a reset or a sound restore nothing is held, so nothing can be covered.
+        self._is_damaged, self._frontier = True, 0
+        self.pool.read_back()
+        faults = [fault for report in self.pool.ownership(positions) for fault in report.faults()]
+        if faults:
+            raise DamagedStateError(
+                f"the restored tensors of {self.logical_state_id} do not hold these positions",
+                expected=f"positions [0, {positions}), each mapped once, and no others",
+                got="; ".join(faults),
+            )
+        self._is_damaged = False
