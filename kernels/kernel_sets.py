@@ -11,6 +11,9 @@ T = TypeVar("T")
 
 TORCH_CPU = "torch-cpu/1"
 """The fast path on a CPU: torch operations only, bitwise repeatable for equal geometry."""
+TORCH_CPU_INVARIANT = "torch-cpu-invariant/1"
+"""Each row computed alone, as torch-cpu/1 computes a step of one row: a row's bits depend neither
+on the rows beside it nor on how a prompt is cut into steps. Many rows cost as many single ones."""
 TORCH_REFERENCE = "torch-reference/1"
 """The oracle of each op, in double precision inside; slow."""
 

@@ -1,47 +1,169 @@
-"""Causal grouped-query attention by kernel set."""
+"""Causal grouped-query attention by kernel set.
 
-from collections.abc import Callable
+What the layers of one kind share in a step is prepared once; then each layer attends.
+Shapes: R rows, T positions handed over, H query heads, K KV heads, D head size, S slots.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from kernels.attention import cpu, reference
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
+import kernels.kv_cache.api as kv_cache
+from kernels.attention import context, cpu, invariant, reference
+from kernels.attention.context import AttentionContext as AttentionContext
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
 
-Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+class Prepare(Protocol):
+    """Prepares one step for all layers of a kind."""
+
+    def __call__(
+        self,
+        num_rows: int,
+        start_position: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        first_position: int = 0,
+        window: int | None = None,
+    ) -> AttentionContext:
+        """Rows at ``start_position``, keys from ``first_position``; checks that none is missing."""
 
 
-def causal_mask(
-    num_rows: int, start_position: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor | None:
-    """The additive mask of rows at ``start_position`` over positions [0, start + rows).
+class Attend(Protocol):
+    """Attends in one layer; unchecked."""
 
-    Made once per step for all layers. ``None`` for a single row, which reads the whole prefix.
-    """
-    if num_rows == 1:
-        return None
-    mask = torch.full(
-        (num_rows, start_position + num_rows), float("-inf"), dtype=dtype, device=device
-    )
-    return mask.triu_(start_position + 1)
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Attend q [R, H, D] over k, v [T, K, D]; returns [R, H * D]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """The implementation in a kernel set."""
+
+    prepare: Prepare
+    attend: Attend
+    load: kv_cache.Load
+
+    def paged(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Attend through a slot table [T] over caches [S, K, D], by gathering first."""
+        k, v = self.load(k_cache, slots), self.load(v_cache, slots)
+        return self.attend(q, k, v, context, scale, softcap)
 
 
 def select(kernel_set: str) -> Attention:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "attention", kernel_set, {TORCH_CPU: cpu.attention, TORCH_REFERENCE: reference.attention}
+    parts: dict[str, tuple[Prepare, Attend]] = {
+        TORCH_CPU: (cpu.prepare, cpu.attend),
+        TORCH_CPU_INVARIANT: (context.prepare, invariant.attend),
+        TORCH_REFERENCE: (context.prepare, reference.attend),
+    }
+    prepare_step, attend_layer = choose("attention", kernel_set, parts)
+    return Attention(
+        prepare=prepare_step, attend=attend_layer, load=kv_cache.select(kernel_set).load
     )
 
 
-def attention(
+def attend(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    mask: torch.Tensor | None,
+    context: AttentionContext,
+    scale: float,
+    softcap: float | None = None,
     *,
     kernel_set: str = TORCH_CPU,
 ) -> torch.Tensor:
-    """Attend q [R, H, D] over k, v [T, K, D] under mask [R, T]; returns [R, H * D]."""
+    """Attend q [R, H, D] over k, v [T, K, D]; returns [R, H * D].
+
+    Args:
+        q: This step's queries.
+        k: The positions [first_position, start + R), this step's included.
+        v: The same of the values.
+        context: From the same set's ``prepare``.
+        scale: Factor of the scores, such as 1 / sqrt(D).
+        softcap: Bounds scores to c tanh(score / c) before the softmax; ``None``: unbounded.
+        kernel_set: Whose implementation.
+
+    Raises:
+        ValueError: When shapes, dtypes, devices or the context do not fit each other.
+    """
     implementation = select(kernel_set)
+    _require_fit(q, k, v, context, softcap)
+    shape = (context.num_positions, k.shape[1], q.shape[2])
+    require(k.shape == shape, "attention", f"k and v {list(shape)}", tuple(k.shape))
+    return implementation.attend(q, k, v, context, scale, softcap)
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slots: torch.Tensor,
+    context: AttentionContext,
+    scale: float,
+    softcap: float | None = None,
+    *,
+    kernel_set: str = TORCH_CPU,
+) -> torch.Tensor:
+    """As :func:`attend`, over k_cache, v_cache [S, K, D] through a slot table.
+
+    Args:
+        q: [R, H, D].
+        k_cache: All slots' keys.
+        v_cache: All slots' values.
+        slots: [T] int64; entry i is the slot of position ``context.first_position`` + i.
+        context: From the same set's ``prepare``.
+        scale: Factor of the scores.
+        softcap: Bounds the scores; ``None``: unbounded.
+        kernel_set: Whose implementation.
+
+    Raises:
+        ValueError: When shapes, dtypes, devices, slots or the context do not fit each other.
+    """
+    implementation = select(kernel_set)
+    _require_fit(q, k_cache, v_cache, context, softcap)
+    kv_cache.require_slots(slots, k_cache)
+    require(
+        slots.shape[0] == context.num_positions,
+        "attention",
+        f"slots [{context.num_positions}]",
+        tuple(slots.shape),
+    )
+    return implementation.paged(q, k_cache, v_cache, slots, context, scale, softcap)
+
+
+def _require_fit(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    context: AttentionContext,
+    softcap: float | None,
+) -> None:
     require(q.ndim == 3, "attention", "q [rows, heads, head_dim]", tuple(q.shape))
     require(
         k.ndim == 3 and k.shape == v.shape and k.shape[2] == q.shape[2],
@@ -59,8 +181,11 @@ def attention(
     require(
         q.device == k.device == v.device, "attention", "one device", (q.device, k.device, v.device)
     )
-    if mask is not None:
-        shape = (q.shape[0], k.shape[0])
-        require(mask.shape == shape, "attention", f"mask {list(shape)}", tuple(mask.shape))
-        require(mask.dtype == q.dtype, "attention", f"mask of {q.dtype}", mask.dtype)
-    return implementation(q, k, v, mask)
+    require(
+        q.shape[0] == context.num_rows, "attention", f"{context.num_rows} rows of q", q.shape[0]
+    )
+    if context.mask is not None:
+        require(
+            context.mask.dtype == q.dtype, "attention", f"mask of {q.dtype}", context.mask.dtype
+        )
+    require(softcap is None or softcap > 0, "attention", "softcap above 0", softcap)

@@ -1,26 +1,50 @@
 """Embedding lookup by kernel set."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from kernels.embedding import cpu, reference
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
 
-Embedding = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+class Embedding(Protocol):
+    """An unchecked implementation."""
+
+    def __call__(
+        self, token_ids: torch.Tensor, weight: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        """Rows ``token_ids`` [R] of ``weight`` [V, H], times ``scale``; [R, H]."""
 
 
 def select(kernel_set: str) -> Embedding:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "embedding", kernel_set, {TORCH_CPU: cpu.embedding, TORCH_REFERENCE: reference.embedding}
-    )
+    # Copies and single products have one result, however many rows there are.
+    implementations: dict[str, Embedding] = {
+        TORCH_CPU: cpu.embedding,
+        TORCH_CPU_INVARIANT: cpu.embedding,
+        TORCH_REFERENCE: reference.embedding,
+    }
+    return choose("embedding", kernel_set, implementations)
 
 
 def embedding(
-    token_ids: torch.Tensor, weight: torch.Tensor, *, kernel_set: str = TORCH_CPU
+    token_ids: torch.Tensor,
+    weight: torch.Tensor,
+    scale: float | None = None,
+    *,
+    kernel_set: str = TORCH_CPU,
 ) -> torch.Tensor:
-    """Rows ``token_ids`` [R] (int64) of ``weight`` [V, H]; returns [R, H]."""
+    """Rows ``token_ids`` [R] (int64) of ``weight`` [V, H]; returns [R, H].
+
+    A ``scale`` is rounded to the dtype of ``weight`` and multiplied.
+    """
     implementation = select(kernel_set)
     require(
         token_ids.ndim == 1 and token_ids.dtype == torch.int64,
@@ -43,4 +67,4 @@ def embedding(
             f"token ids in [0, {weight.shape[0]})",
             (low, high),
         )
-    return implementation(token_ids, weight)
+    return implementation(token_ids, weight, scale)

@@ -4,8 +4,14 @@ from typing import Protocol
 
 import torch
 
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
-from kernels.linear import cpu, reference
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
+from kernels.linear import cpu, invariant, reference
 
 
 class Linear(Protocol):
@@ -21,6 +27,7 @@ def select(kernel_set: str) -> Linear:
     """The unchecked implementation in a kernel set, for callers that check once."""
     implementations: dict[str, Linear] = {
         TORCH_CPU: cpu.linear,
+        TORCH_CPU_INVARIANT: invariant.linear,
         TORCH_REFERENCE: reference.linear,
     }
     return choose("linear", kernel_set, implementations)

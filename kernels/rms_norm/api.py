@@ -1,29 +1,67 @@
 """Root-mean-square norm by kernel set."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
-from kernels.rms_norm import cpu, reference
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
+from kernels.rms_norm import cpu, invariant, reference
 
-RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+
+class RmsNorm(Protocol):
+    """An unchecked implementation."""
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor | None, eps: float, unit_offset: bool = False
+    ) -> torch.Tensor:
+        """Norm [R, H], or [R, N, H] per head, over its last axis."""
 
 
 def select(kernel_set: str) -> RmsNorm:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "rms_norm", kernel_set, {TORCH_CPU: cpu.rms_norm, TORCH_REFERENCE: reference.rms_norm}
-    )
+    implementations: dict[str, RmsNorm] = {
+        TORCH_CPU: cpu.rms_norm,
+        TORCH_CPU_INVARIANT: invariant.rms_norm,
+        TORCH_REFERENCE: reference.rms_norm,
+    }
+    return choose("rms_norm", kernel_set, implementations)
 
 
 def rms_norm(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, *, kernel_set: str = TORCH_CPU
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    unit_offset: bool = False,
+    *,
+    kernel_set: str = TORCH_CPU,
 ) -> torch.Tensor:
-    """Norm rows of [R, H] by the weight [H]; both of one dtype, on one device."""
+    """Norm the last axis of ``x``; the result has its shape and dtype.
+
+    Args:
+        x: [R, H], or [R, N, H] for N heads of a row. R counts the rows of the step: an invariant
+            set computes each ``x[r]`` alone.
+        weight: [H] of the same dtype; ``None`` for a norm without one.
+        eps: Added to the mean square.
+        unit_offset: Multiply by ``1 + weight`` rather than ``weight``.
+        kernel_set: Whose implementation.
+
+    Raises:
+        ValueError: When shapes, dtypes or devices do not fit each other.
+    """
     implementation = select(kernel_set)
-    require(x.ndim == 2, "rms_norm", "x [rows, hidden]", tuple(x.shape))
-    require(weight.shape == x.shape[1:], "rms_norm", f"weight [{x.shape[1]}]", tuple(weight.shape))
-    require(weight.dtype == x.dtype, "rms_norm", f"weight of {x.dtype}", weight.dtype)
-    require(weight.device == x.device, "rms_norm", f"weight on {x.device}", weight.device)
-    return implementation(x, weight, eps)
+    require(
+        x.ndim in (2, 3), "rms_norm", "x [rows, hidden] or [rows, heads, head_dim]", tuple(x.shape)
+    )
+    if weight is not None:
+        size = x.shape[-1]
+        require(weight.shape == (size,), "rms_norm", f"weight [{size}]", tuple(weight.shape))
+        require(weight.dtype == x.dtype, "rms_norm", f"weight of {x.dtype}", weight.dtype)
+        require(weight.device == x.device, "rms_norm", f"weight on {x.device}", weight.device)
+    require(weight is not None or not unit_offset, "rms_norm", "a weight to offset", weight)
+    return implementation(x, weight, eps, unit_offset)

@@ -4,8 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
-from kernels.rope import cpu, reference
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
+from kernels.rope import cpu, invariant, reference
 
 Rope = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -25,7 +31,15 @@ def angles(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def select(kernel_set: str) -> Rope:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose("rope", kernel_set, {TORCH_CPU: cpu.rope, TORCH_REFERENCE: reference.rope})
+    return choose(
+        "rope",
+        kernel_set,
+        {
+            TORCH_CPU: cpu.rope,
+            TORCH_CPU_INVARIANT: invariant.rope,
+            TORCH_REFERENCE: reference.rope,
+        },
+    )
 
 
 def rope(

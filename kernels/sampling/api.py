@@ -4,7 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.kernel_sets import TORCH_CPU, TORCH_REFERENCE, choose, require
+from kernels.kernel_sets import (
+    TORCH_CPU,
+    TORCH_CPU_INVARIANT,
+    TORCH_REFERENCE,
+    choose,
+    require,
+)
 from kernels.sampling import cpu, reference
 
 Greedy = Callable[[torch.Tensor], tuple[int, float]]
@@ -13,7 +19,14 @@ Greedy = Callable[[torch.Tensor], tuple[int, float]]
 def select(kernel_set: str) -> Greedy:
     """The unchecked implementation in a kernel set, for callers that check once."""
     return choose(
-        "sampling", kernel_set, {TORCH_CPU: cpu.greedy, TORCH_REFERENCE: reference.greedy}
+        "sampling",
+        kernel_set,
+        # A choice is of one row, and its margin one difference.
+        {
+            TORCH_CPU: cpu.greedy,
+            TORCH_CPU_INVARIANT: cpu.greedy,
+            TORCH_REFERENCE: reference.greedy,
+        },
     )
 
 

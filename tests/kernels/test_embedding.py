@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -12,6 +14,25 @@ def test_equals_reference_bitwise(rows: int, dtype: torch.dtype) -> None:
     assert torch.equal(actual[0], weight[ids[0]])
     actual.zero_()
     assert weight.abs().sum() > 0  # a copy, not a view of the table
+
+
+@pytest.mark.parametrize("kernel_set", ["torch-cpu/1", "torch-cpu-invariant/1"])
+@pytest.mark.parametrize("size", [9, 640])
+def test_scale_equals_reference_bitwise(
+    rows: int, size: int, dtype: torch.dtype, kernel_set: str
+) -> None:
+    weight = torch.randn(31, size).to(dtype)
+    ids, scale = torch.randint(0, 31, (rows,)), math.sqrt(size)
+    actual = embedding(ids, weight, scale, kernel_set=kernel_set)
+    assert torch.equal(actual, embedding(ids, weight, scale, kernel_set="torch-reference/1"))
+
+
+@pytest.mark.parametrize("kernel_set", ["torch-cpu/1", "torch-reference/1"])
+def test_scale_is_rounded_to_the_dtype_first(kernel_set: str) -> None:
+    # sqrt(640) = 25.298 is 25.25 in bfloat16. Five times that is 126.25, a tie that goes to the
+    # even 126; five times the unrounded root is 126.49, hence 126.5.
+    weight = torch.tensor([[5.0]], dtype=torch.bfloat16)
+    assert embedding(torch.tensor([0]), weight, 640**0.5, kernel_set=kernel_set).item() == 126.0
 
 
 @pytest.mark.parametrize("bad", [-1, 31])

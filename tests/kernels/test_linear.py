@@ -19,10 +19,11 @@ def test_equals_reference(
     weight = (torch.randn(outputs, columns) * columns**-0.5).to(dtype)
     bias = torch.randn(outputs).to(dtype) if with_bias else None
     expected = linear(x, weight, bias, kernel_set="torch-reference/1")
-    actual = linear(x, weight, bias)
-    assert actual.dtype == dtype
-    torch.testing.assert_close(actual, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    assert torch.equal(actual, linear(x, weight, bias))
+    for kernel_set in ("torch-cpu/1", "torch-cpu-invariant/1"):
+        actual = linear(x, weight, bias, kernel_set=kernel_set)
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        assert torch.equal(actual, linear(x, weight, bias, kernel_set=kernel_set))
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 64])
@@ -38,7 +39,9 @@ def test_widened_panels_equal_one_widened_product(
 
 
 def test_unknown_kernel_set_names_the_known_ones() -> None:
-    with pytest.raises(UnknownKernelSetError, match=r"'torch-cpu/2'.*torch-cpu/1, torch-reference"):
+    with pytest.raises(
+        UnknownKernelSetError, match=r"'torch-cpu/2'.*torch-cpu-invariant/1, torch-cpu/1, torch-ref"
+    ):
         linear(torch.zeros(1, 2), torch.zeros(3, 2), kernel_set="torch-cpu/2")
 
 

@@ -1,0 +1,27 @@
+"""Causal grouped-query attention, each row alone over exactly the positions it reads.
+
+The shape of a row's computation depends on its position and the window alone: not on the rows
+beside it, nor on whether keys before its window are still there.
+"""
+
+import torch
+
+from kernels.attention import cpu
+from kernels.attention.context import AttentionContext
+from kernels.row_by_row import aligned
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    context: AttentionContext,
+    scale: float,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Attend q [R, H, D] over k, v [T, K, D]; returns [R, H * D]."""
+    mixed = []
+    for row, query in enumerate(torch.split(q, 1)):
+        first, end = context.read_by(row)
+        mixed.append(cpu.one_row(aligned(query), k[first:end], v[first:end], scale, softcap))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
