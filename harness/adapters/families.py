@@ -2,9 +2,8 @@
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.adapters.llama.layout import LlamaLayout
 from harness.errors import InvalidInputError
 from harness.plan.layout import AdapterLayout, LayoutRequest
 
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 
     from harness.realize.adapter import Adapter, Executor
 
-_FAMILIES = ("llama",)
+_FAMILIES = {"gemma": "Gemma", "llama": "Llama", "qwen3_5_moe": "Qwen"}
+"""Room under ``harness.adapters`` -> how the names of its classes begin."""
 
 
 class Reference(Protocol):
@@ -43,8 +43,8 @@ def layout_for(family: str) -> AdapterLayout:
     Raises:
         InvalidInputError: For an unknown family, listing the known ones.
     """
-    _require(family)
-    return LlamaLayout()
+    layout: AdapterLayout = _made(family, "layout", "Layout")
+    return layout
 
 
 def adapter_for(family: str) -> "Adapter":
@@ -53,8 +53,7 @@ def adapter_for(family: str) -> "Adapter":
     Raises:
         InvalidInputError: For an unknown family, listing the known ones.
     """
-    _require(family)
-    adapter: Adapter = importlib.import_module("harness.adapters.llama.load").LlamaAdapter()
+    adapter: Adapter = _made(family, "load", "Adapter")
     return adapter
 
 
@@ -64,14 +63,14 @@ def reference_for(family: str) -> ReferenceMaker:
     Raises:
         InvalidInputError: For an unknown family, listing the known ones.
     """
-    _require(family)
-    module = importlib.import_module("harness.adapters.llama.reference")
-    maker: ReferenceMaker = module.LlamaReference()
+    maker: ReferenceMaker = _made(family, "reference", "Reference")
     return maker
 
 
-def _require(family: str) -> None:
+def _made(family: str, module: str, kind: str) -> Any:
     if family not in _FAMILIES:
         raise InvalidInputError(
-            "unknown model family", expected=", ".join(_FAMILIES), got=repr(family)
+            "unknown model family", expected=", ".join(sorted(_FAMILIES)), got=repr(family)
         )
+    room = importlib.import_module(f"harness.adapters.{family}.{module}")
+    return getattr(room, _FAMILIES[family] + kind)()

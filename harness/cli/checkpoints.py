@@ -18,7 +18,9 @@ from harness.plan.load import load_plan
 from harness.run.progress import Progress
 
 
-def fetch_checkpoint(source: Mapping[str, Any], family: str | None, cache: Path) -> Path:
+def fetch_checkpoint(
+    source: Mapping[str, Any], family: str | None, cache: Path, *, accept_terms: bool = False
+) -> Path:
     """The folder of a source's checkpoint, fetched when it is not there yet."""
     layout = layout_for(family or "")
     with Progress() as progress:
@@ -27,6 +29,7 @@ def fetch_checkpoint(source: Mapping[str, Any], family: str | None, cache: Path)
             cache,
             progress=progress.update,
             shapes=layout.synthetic_shapes,
+            accept_terms=accept_terms,
         )
 
 

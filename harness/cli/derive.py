@@ -22,7 +22,10 @@ def derive(options: Namespace) -> int:
     device_request(config)
     with Progress() as progress:
         document, manifest = derive_settings(
-            _settings(config), cache=config.cache or default_cache(), progress=progress.update
+            _settings(config),
+            cache=config.cache or default_cache(),
+            progress=progress.update,
+            accept_terms=config.accept_terms,
         )
     name = f"{config.name}-{bare_hex(document['digest'])[:12]}.json"
     path = options.out or config.root / PLAN_FOLDER / name

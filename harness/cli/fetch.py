@@ -14,7 +14,9 @@ def fetch(options: Namespace) -> int:
     """Fetch an experiment's checkpoint into the cache and print its folder."""
     config = compose_experiment(options.overrides, config_dir=config_dir(options.config_dir))
     source, family = config.model["source"], config.model["family"]
-    folder = fetch_checkpoint(source, family, config.cache or default_cache())
+    folder = fetch_checkpoint(
+        source, family, config.cache or default_cache(), accept_terms=config.accept_terms
+    )
     if options.json:
         print_json({"folder": str(folder), "source": source})
     else:

@@ -17,9 +17,10 @@ from harness.plan.diff import diff_documents
 from harness.plan.environment import Environment, load_environment
 from harness.plan.freeze import freeze as freeze_plan
 from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
-from harness.plan.manifest import MAX_MANIFEST_BYTES
+from harness.plan.manifest import MAX_MANIFEST_BYTES, ManifestEntry, load_manifest
 from harness.plan.records import Finding, Plan
-from harness.plan.show import show_plan
+from harness.plan.show import show_plan, state_lines
+from harness.plan.state_bytes import LABEL, bytes_by_state
 from harness.run.kernel_set import require_kernel_set
 
 
@@ -39,13 +40,14 @@ def freeze(options: Namespace) -> int:
 
 def print_frozen(loaded: LoadedPlan, options: Namespace) -> None:
     """Say where a plan was frozen, and how to run it."""
-    path = str(loaded.path)
+    path, manifest = str(loaded.path), _manifest(loaded) or ()
     if options.json:
-        print_json({"path": path, "digest": loaded.plan.digest, "file_digest": loaded.file_digest})
+        states = [{**asdict(state), "label": LABEL} for state in bytes_by_state(manifest)]
+        identity = {"digest": loaded.plan.digest, "file_digest": loaded.file_digest}
+        print_json({"path": path, **identity, "states": states})
     else:
-        print_lines(
-            [f"frozen  {path}", f"digest  {loaded.plan.digest}", f"run it  harness run plan={path}"]
-        )
+        lines = [f"frozen  {path}", f"digest  {loaded.plan.digest}", *state_lines(manifest)]
+        print_lines([*lines, f"run it  harness run plan={path}"])
 
 
 def show(options: Namespace) -> int:
@@ -54,8 +56,18 @@ def show(options: Namespace) -> int:
     if options.json:
         print_json(loaded.document)
     else:
-        print_lines([show_plan(loaded).rstrip("\n")])
+        print_lines([show_plan(loaded, _manifest(loaded)).rstrip("\n")])
     return int(ExitCode.PASSED)
+
+
+def _manifest(loaded: LoadedPlan) -> tuple[ManifestEntry, ...] | None:
+    """The manifest beside a plan; ``None`` where there is none to read."""
+    if loaded.path is None or loaded.plan.checkpoint is None:
+        return None
+    try:
+        return load_manifest(loaded.path.parent, loaded.plan.checkpoint.manifest)
+    except HarnessError:
+        return None
 
 
 def diff(options: Namespace) -> int:

@@ -2,12 +2,14 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import harness
 from harness.checkpoint.cache import default_cache
 from harness.cli.device import device_of
 from harness.errors import InvalidInputError
 from harness.experiment import ExperimentConfig
+from harness.laboratory.faults.catalogue import faulty_producer_argv
 from harness.measure.environment import DeviceRequest
 from harness.plan.load import load_plan
 from harness.run.request import RunRequest
@@ -64,6 +66,17 @@ def run_request(config: ExperimentConfig, options: Namespace) -> RunRequest:
         store=config.store,
         cache=config.cache or default_cache(),
         device=device,
+        accept_terms=config.accept_terms,
         as_json=options.json,
         command=("harness", *options.command_line),
+        **_planted(config),
     )
+
+
+def _planted(config: ExperimentConfig) -> dict[str, Any]:
+    if config.fault is None:
+        return {}
+    return {
+        "planted_fault": config.fault,
+        "producer_argv": faulty_producer_argv(config.fault),
+    }

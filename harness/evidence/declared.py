@@ -25,6 +25,8 @@ class Table:
     key: tuple[str, ...]
     """Columns that identify a row within one table file."""
     columns: Mapping[str, str]
+    check: str | None = None
+    """The check whose plans alone have the table; ``None`` where every record has it."""
 
     def label(self, column: str) -> str:
         """How a column's values came to be: ``measured`` unless :data:`LABELS` says otherwise."""
@@ -42,9 +44,16 @@ class Table:
 
 
 def _table(
-    name: str, writer: str, kind: str, key: str, columns: Mapping[str, str]
+    name: str,
+    writer: str,
+    kind: str,
+    key: str,
+    columns: Mapping[str, str],
+    check: str | None = None,
 ) -> tuple[str, Table]:
-    return name, Table(name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns)
+    return name, Table(
+        name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns, check=check
+    )
 
 
 TABLES: Mapping[str, Table] = dict(
@@ -225,6 +234,29 @@ TABLES: Mapping[str, Table] = dict(
                 "bytes": "int",
                 "digest": "str",
             },
+        ),
+        _table(
+            "ownership",
+            "producer",
+            "result",
+            "repetition phase step pool",
+            {
+                "repetition": "int",
+                "phase": "str",  # prefill, decode
+                "step": "int",
+                "pool": "str",
+                "page_size": "int",
+                "num_pages": "int",  # page 0, the sentinel, included
+                "num_live": "int",  # pages
+                "num_available": "int",  # pages
+                "num_positions": "int",  # positions held after the step
+                "num_mapped": "int",  # positions with a slot of their own
+                "num_aliased": "int",  # positions that share a slot, or have one nobody can own
+                "num_evicted": "int",  # positions let go by the plan's policy
+                "num_leaked": "int",  # live pages without a position
+                "num_stale": "int",  # entries of the mapping without a position
+            },
+            check="state.ownership",
         ),
         _table(
             "sentinels",

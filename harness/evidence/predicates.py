@@ -78,6 +78,10 @@ class SourceIdentity:
     package_digest: str | None = None
 
 
+PLANTED_FAULT = "planted_fault"
+"""Name of the claim that a run was made faulty on purpose; such a record cannot pass."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """One claim about the run and how it came to be known."""

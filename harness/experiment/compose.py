@@ -50,6 +50,8 @@ class ExperimentConfig:
     """Folder that holds the configuration folder; relative paths in YAML start here."""
     store: Path
     cache: Path | None
+    accept_terms: bool
+    """The user's consent to a checkpoint's terms; only the command line can give it."""
     model: dict[str, Any]
     device: dict[str, Any]
     workload: dict[str, Any]
@@ -58,6 +60,8 @@ class ExperimentConfig:
     timeouts: dict[str, Any]
     checks: dict[str, Any] | None
     launcher: dict[str, Any]
+    fault: str | None
+    """Name of a fault to plant around the producer, for a run that must fail its audit."""
     overrides: tuple[str, ...]
     governed_changes: tuple[str, ...]
     """Governed values that the overrides change, ``field: pinned -> asked``, sorted."""
@@ -118,7 +122,9 @@ def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> Experim
         root=root,
         store=_path(config, "store", given, root) or root / "runs" / "evidence",
         cache=_path(config, "cache", given, root),
+        accept_terms=_consent(config, given),
         checks=config["checks"],
+        fault=config["fault"],
         overrides=tuple(overrides),
         governed_changes=governed_changes(pinned, config),
         **{name: config[name] for name in (*GOVERNED, "launcher") if name != "checks"},
@@ -270,6 +276,17 @@ def _name(config: Mapping[str, Any], plan: Path, plans: Sequence[str]) -> str:
             got=repr(name),
         )
     return str(name)
+
+
+def _consent(config: Mapping[str, Any], given: set[str]) -> bool:
+    if config["accept_terms"] and "accept_terms" not in given:
+        raise InvalidInputError(
+            "a file cannot accept a checkpoint's terms",
+            expected="accept_terms: false in every file",
+            got="accept_terms: true",
+            hint="give accept_terms=true on the command line, once you have read the terms",
+        )
+    return bool(config["accept_terms"])
 
 
 def _path(config: Mapping[str, Any], key: str, given: set[str], root: Path) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 _SECTIONS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"path", "digest"}),
-    "model": frozenset({"family", "repository", "revision", "source"}),
+    "model": frozenset({"family", "repository", "revision", "source", "range"}),
     "device": frozenset({"kind", "simulated_vram_bytes", "system_ram_limit_bytes"}),
     "workload": frozenset(
         {
@@ -23,9 +23,19 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "fresh_realizations",
             "sampling",
             "max_positions",
+            "prefill_partition",
+            "page_size",
         }
     ),
-    "realization": frozenset({"staging", "staging_window_bytes", "unplanned_host_bytes"}),
+    "realization": frozenset(
+        {
+            "staging",
+            "staging_window_bytes",
+            "unplanned_host_bytes",
+            "eviction_policy",
+            "representations",
+        }
+    ),
     "determinism": frozenset(
         {"dtype", "num_threads", "deterministic_algorithms", "batch_invariant", "kernel_set"}
     ),
@@ -33,7 +43,8 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
     "checks": frozenset({"acceptance", "telemetry"}),
     "launcher": frozenset({"kind"}),
 }
-_VALUES = frozenset({"name", "store", "cache"})
+_VALUES = frozenset({"name", "store", "cache", "fault"})
+_FLAGS = frozenset({"accept_terms"})
 GOVERNED = ("model", "device", "workload", "realization", "determinism", "checks", "timeouts")
 """Sections whose values a frozen plan decides."""
 LAUNCHERS = ("basic",)
@@ -64,9 +75,9 @@ def refusals(value: Any, path: str) -> Iterator[str]:
 
 def faults(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield every field that is unknown, missing or of another kind."""
-    for key in config.keys() - _SECTIONS.keys() - _VALUES:
+    for key in config.keys() - _SECTIONS.keys() - _VALUES - _FLAGS:
         yield f"{key}: unknown"
-    for key in (_SECTIONS.keys() | _VALUES) - config.keys():
+    for key in (_SECTIONS.keys() | _VALUES | _FLAGS) - config.keys():
         yield f"{key}: missing"
     for name, known in _SECTIONS.items():
         section = config.get(name)
@@ -80,6 +91,9 @@ def faults(config: Mapping[str, Any]) -> Iterator[str]:
     for name in _VALUES & config.keys():
         if config[name] is not None and not isinstance(config[name], str):
             yield f"{name}: must be text, not {config[name]!r}"
+    for name in _FLAGS & config.keys():
+        if not isinstance(config[name], bool):
+            yield f"{name}: must be true or false, not {config[name]!r}"
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ Data only. The auditor implements each. Every acceptance check decides the verdi
 plan, so that no plan can leave out what it would not pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 
@@ -33,7 +33,12 @@ ACCEPTANCE: Mapping[str, str] = {
     "summaries.agree": "the producer's summaries equal what its tables give",
     "result.digest": "the result digest equals the one recomputed from the tables",
 }
-"""Checks that decide a verdict, and all of them must be declared."""
+"""Checks that decide the verdict of every plan, and all of them must be declared."""
+
+STATE_CHECKS: Mapping[str, str] = {
+    "state.ownership": "every position held has a slot of its own, and no slot is lost",
+}
+"""Checks that decide the verdict where an adapter asks for them, and must be declared there."""
 
 TELEMETRY: Mapping[str, str] = {
     "step.times": "duration of each step",
@@ -47,10 +52,12 @@ LIMITED = frozenset({UNPLANNED_BYTES, RESIDENT_BYTES})
 """Checks that read a limit, in bytes."""
 
 
-def default_checks(allowances: MemoryAllowances) -> Checks:
-    """Every acceptance check and every telemetry, with the plan's own allowance as the limit."""
+def default_checks(allowances: MemoryAllowances, own: Sequence[str] = ()) -> Checks:
+    """Every acceptance check, ``own`` included, and every telemetry, with the plan's allowance."""
     limits = {UNPLANNED_BYTES: allowances.unplanned_host_bytes}
     return Checks(
-        acceptance=tuple(CheckLimit(id=name, limit=limits.get(name)) for name in ACCEPTANCE),
+        acceptance=tuple(
+            CheckLimit(id=name, limit=limits.get(name)) for name in (*ACCEPTANCE, *own)
+        ),
         telemetry=tuple(CheckLimit(id=name) for name in TELEMETRY),
     )

@@ -20,6 +20,7 @@ from harness.plan.format import NATIVE_SCHEMA, plan_digest, plan_file_bytes
 from harness.plan.layout import (
     CHECKPOINT_WINDOW,
     CensusEntry,
+    Form,
     StateDesign,
     TensorSpec,
 )
@@ -56,8 +57,8 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
     census = _needed(request)
     entries = _manifest(request, designs, census)
     tensors = {
-        name: tuple(layout.tensors(layout_request, name, census))
-        for name in sorted(set(parts.representations(designs)))
+        form: tuple(layout.tensors(layout_request, *form, census))
+        for form in sorted(set(parts.forms(designs)))
     }
     manifest = manifest_bytes(entries)
     checkpoint = Checkpoint(
@@ -81,7 +82,8 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
 
 
 def _needed(request: DeriveRequest) -> tuple[CensusEntry, ...]:
-    keys = request.layout.tensor_keys(request.layout_request.config, request.layout_request.spec)
+    wanted = request.layout_request
+    keys = request.layout.tensor_keys(wanted.config, wanted.spec, wanted.representations)
     found = {entry.key: entry for entry in request.census}
     missing = sorted(set(keys) - found.keys())
     if missing:
@@ -92,6 +94,8 @@ def _needed(request: DeriveRequest) -> tuple[CensusEntry, ...]:
             where=request.model_repository,
             hint="check that the checkpoint and the model's configuration belong together",
         )
+    # What nobody needs may still contradict the configuration: only the family can tell.
+    request.layout.account(wanted.config, wanted.spec, request.census, wanted.representations)
     return tuple(found[key] for key in sorted(keys))
 
 
@@ -128,7 +132,7 @@ def _manifest(
 def _plan(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
-    tensors: Mapping[str, Sequence[TensorSpec]],
+    tensors: Mapping[Form, Sequence[TensorSpec]],
     checkpoint: Checkpoint,
     tensor_keys: tuple[str, ...],
 ) -> Plan:
@@ -168,7 +172,7 @@ def _plan(
             request.memory_allowances,
             staging_window_bytes=wanted.staging_window_bytes if window else None,
         ),
-        eviction_policy=request.eviction_policy,
+        eviction_policy=wanted.eviction_policy,
         scope=request.scope,
     )
 
@@ -176,7 +180,7 @@ def _plan(
 def _resources(
     request: DeriveRequest,
     planned: Sequence[Materialization],
-    tensors: Mapping[str, Sequence[TensorSpec]],
+    tensors: Mapping[Form, Sequence[TensorSpec]],
 ) -> Resources:
     placement = Placement(
         compute_unit_id=request.compute_unit_id,

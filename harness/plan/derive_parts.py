@@ -9,7 +9,7 @@ from typing import cast
 
 from harness.errors import PlanError
 from harness.plan.derive_request import DeriveRequest
-from harness.plan.layout import StateDesign, TensorSpec
+from harness.plan.layout import Form, StateDesign, TensorSpec
 from harness.plan.records import (
     Authority,
     Execution,
@@ -31,12 +31,12 @@ _STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
 """Test states whose materializations have a shorter name than the state."""
 
 
-def representations(designs: Sequence[StateDesign]) -> Iterator[str]:
-    """Every representation that is planned."""
+def forms(designs: Sequence[StateDesign]) -> Iterator[Form]:
+    """Every form of a state that is planned."""
     for design in designs:
-        yield design.representation
+        yield design.id, design.representation
         if design.staging_representation is not None:
-            yield design.staging_representation
+            yield design.id, design.staging_representation
 
 
 def _stem(state_id: str) -> str:
@@ -47,14 +47,14 @@ def _stem(state_id: str) -> str:
 def materializations(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
-    tensors: Mapping[str, Sequence[TensorSpec]],
+    tensors: Mapping[Form, Sequence[TensorSpec]],
 ) -> Iterator[Materialization]:
     """All staging first, then every persistent copy, each in the layout's order.
 
     Args:
         request: What is derived.
         designs: The adapter's states.
-        tensors: Tensors of every representation.
+        tensors: Tensors of every form.
     """
     for design in designs:
         form = design.staging_representation
@@ -65,7 +65,7 @@ def materializations(
                 representation=form,
                 memory_resource_id=request.host_memory_id,
                 path_id=READ_PATH_ID,
-                expected_bytes=_num_bytes(tensors[form]),
+                expected_bytes=_num_bytes(tensors[design.id, form]),
                 role="staging",
                 requirement="required",
                 persistence="transient",
@@ -79,7 +79,7 @@ def materializations(
             representation=design.representation,
             memory_resource_id=memory_id,
             path_id=path_id if design.semantic_class == "immutable_source" else None,
-            expected_bytes=_num_bytes(tensors[design.representation]),
+            expected_bytes=_num_bytes(tensors[design.id, design.representation]),
             # A role that is none is refused with its place by the schema, once all is derived.
             role=cast(Role, design.role),
             requirement="required",

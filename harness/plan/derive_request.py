@@ -44,4 +44,3 @@ class DeriveRequest:
     """Whether the plan pins the device's UUID."""
     strategy_unit: str | None = None
     """Which execution, where the layout supports more than one."""
-    eviction_policy: str | None = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import ResourceError
-from harness.plan.layout import TensorSpec
+from harness.plan.layout import Form, TensorSpec
 from harness.plan.records import (
     ComputeUnit,
     Materialization,
@@ -40,7 +40,7 @@ def plan_resources(
     there: Resources,
     placement: Placement,
     materializations: Sequence[Materialization],
-    tensors: Mapping[str, Sequence[TensorSpec]],
+    tensors: Mapping[Form, Sequence[TensorSpec]],
 ) -> Resources:
     """The least resources that hold the materializations, without backing sources and links.
 
@@ -48,7 +48,7 @@ def plan_resources(
         there: Resources of an environment.
         placement: The unit and the memories to use; all of one node.
         materializations: Everything that is realized; staging and persistent live together.
-        tensors: Exact tensors of each representation.
+        tensors: Exact tensors of each form.
 
     Raises:
         ResourceError: When there are no such resources, or they are too small.
@@ -56,7 +56,9 @@ def plan_resources(
     node, unit = _find(there, placement)
     peak: defaultdict[str, int] = defaultdict(int)
     for item in materializations:
-        peak[item.memory_resource_id] += _arena_bytes(tensors[item.representation])
+        peak[item.memory_resource_id] += _arena_bytes(
+            tensors[item.logical_state_id, item.representation]
+        )
     peak[placement.host_memory_id] += placement.unplanned_host_bytes
     used = [placement.host_memory_id]
     if placement.device_memory_id != placement.host_memory_id:

@@ -8,7 +8,7 @@ here know no family; every family's ``adapters/<family>/layout.py`` implements
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.plan.records import Determinism, ModelRange, SemanticClass, Workload
@@ -44,6 +44,10 @@ REFERENCE_OUTPUTS = "reference-outputs"
 """Planes and logits of the reference fixture, ``prefill.*`` and ``decode.*``."""
 
 
+Form = tuple[str, str]
+"""A logical state and one of its representations."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
     """One tensor: its name inside a materialization, dtype (torch's name) and shape."""
@@ -73,6 +77,15 @@ class CensusEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Tensors of a checkpoint that a range does not need, by the rule that leaves them out."""
+
+    rule: str
+    num_tensors: int
+    source_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayoutRequest:
     """Everything a layout's arithmetic may depend on."""
 
@@ -84,6 +97,9 @@ class LayoutRequest:
     staging: str
     """``whole``, ``streaming``, or ``none`` where the source is read straight into residency."""
     staging_window_bytes: int | None = None
+    eviction_policy: str | None = None
+    representations: Mapping[str, str] = field(default_factory=dict)
+    """Logical state -> form of its persistent copy, where it was chosen; else the family's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +138,13 @@ class AdapterLayout(Protocol):
     def kernel_sets(self) -> Mapping[str, bool]:
         """Kernel sets that are built, each with whether it is batch invariant."""
 
-    def state_of(self, representation: str) -> str:
-        """The logical state whose form a representation is."""
+    @property
+    def acceptance_checks(self) -> tuple[str, ...]:
+        """Checks, beyond those of every plan, that decide the verdict of this family's plans."""
+
+    @property
+    def eviction_policies(self) -> frozenset[str]:
+        """Policies by which mutable state may be let go before the end of a session."""
 
     @property
     def boundaries_version(self) -> str:
@@ -135,8 +156,26 @@ class AdapterLayout(Protocol):
     def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
         """Checkpoint key -> shape of a whole model with this ``config.json``."""
 
-    def tensor_keys(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
-        """Checkpoint keys that the range needs, sorted."""
+    def tensor_keys(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[str, ...]:
+        """Checkpoint keys that the range needs in these forms, or the family's own, sorted."""
+
+    def account(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        census: Sequence[CensusEntry],
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[LeftOut, ...]:
+        """Account for every tensor of a whole checkpoint: needed, or left out by a rule.
+
+        Raises:
+            PlanError: Naming what is missing, misshapen, or there without a rule to leave it out.
+        """
 
     def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
         """The logical states of the range, in realization order."""
@@ -145,9 +184,13 @@ class AdapterLayout(Protocol):
         """Whether the adapter can realize the state in the representation (rule 8)."""
 
     def tensors(
-        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
     ) -> tuple[TensorSpec, ...]:
-        """Exact tensors of one representation, in arena order."""
+        """Exact tensors of one state in one representation, in arena order."""
 
     def expected_bytes_by_key(
         self, request: LayoutRequest, census: Sequence[CensusEntry]

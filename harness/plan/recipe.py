@@ -9,6 +9,8 @@ FIXTURE_LOADER = "unselective-safetensors"
 """The one supported loader: the ordinary load of every file, whole."""
 FIXTURE_OUTPUTS = ("plane", "logits")
 """What every reference fixture holds."""
+_WORKLOAD = ("prompt_token_ids", "chunk_rows", "decode_steps", "sampling")
+_OPTIONAL_WORKLOAD = ("prefill_partition", "page_size")
 
 
 def recipe_document(document: dict[str, Any]) -> dict[str, Any]:
@@ -21,11 +23,12 @@ def recipe_document(document: dict[str, Any]) -> dict[str, Any]:
         "spec": document["adapter_data"]["spec"],
         "workload": {
             key: document["workload"][key]
-            for key in ("prompt_token_ids", "chunk_rows", "decode_steps", "sampling")
+            for key in (*_WORKLOAD, *_OPTIONAL_WORKLOAD)
+            if key in _WORKLOAD or key in document["workload"]
         },
         "determinism": document["determinism"],
         "max_positions": document["workload"]["max_positions"],
-    }
+    } | {key: document[key] for key in ("eviction_policy",) if key in document}
 
 
 def recipe_digest(document: dict[str, Any]) -> str:

@@ -218,6 +218,10 @@ class Workload:
     max_positions: int
     """Capacity of the mutable state, in token positions."""
     prompt_text: str | None = None
+    prefill_partition: tuple[tuple[int, int], ...] | None = None
+    """Prefill chunks as [start, end) of positions; absent for chunks of ``chunk_rows``."""
+    page_size: int | None = None
+    """Positions per page of a paged mutable state; absent where it is not paged, or for 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from harness.errors import InvalidInputError
 from harness.plan.layout import (
-    CHECKPOINT_NATIVE,
     CHECKPOINT_WINDOW,
     AdapterLayout,
     CensusEntry,
+    Form,
     LayoutRequest,
     TensorSpec,
 )
@@ -33,10 +33,9 @@ def layout_request(plan: Plan) -> LayoutRequest:
         for intent in plan.materializations
         if intent.persistence == "transient"
     }
-    if CHECKPOINT_WINDOW in forms:
-        staging = "streaming"
-    else:
-        staging = "whole" if CHECKPOINT_NATIVE in forms else "none"
+    # Where some state is staged whole, what is not staged may still come through a window.
+    through_window = "streaming" if forms else "none"
+    staging = through_window if forms <= {CHECKPOINT_WINDOW} else "whole"
     return LayoutRequest(
         config=plan.adapter_data.config,
         spec=plan.adapter_data.spec,
@@ -44,6 +43,12 @@ def layout_request(plan: Plan) -> LayoutRequest:
         workload=plan.workload,
         staging=staging,
         staging_window_bytes=plan.memory_allowances.staging_window_bytes,
+        eviction_policy=plan.eviction_policy,
+        representations={
+            intent.logical_state_id: intent.representation
+            for intent in plan.materializations
+            if intent.persistence == "persistent" and intent.requirement == "required"
+        },
     )
 
 
@@ -63,10 +68,12 @@ def census_of(manifest: Sequence[ManifestEntry]) -> tuple[CensusEntry, ...]:
     )
 
 
-def representations(
+def planned_tensors(
     plan: Plan, layout: AdapterLayout, manifest: Sequence[ManifestEntry]
-) -> dict[str, tuple[TensorSpec, ...]]:
-    """Exact tensors of every representation that the plan names."""
+) -> dict[Form, tuple[TensorSpec, ...]]:
+    """Exact tensors of every form of a state that the plan names."""
     request, census = layout_request(plan), census_of(manifest)
-    names = dict.fromkeys(intent.representation for intent in plan.materializations)
-    return {name: tuple(layout.tensors(request, name, census)) for name in names}
+    forms = dict.fromkeys(
+        (intent.logical_state_id, intent.representation) for intent in plan.materializations
+    )
+    return {form: tuple(layout.tensors(request, *form, census)) for form in forms}

@@ -6,8 +6,10 @@ All text of the plan is escaped, since a terminal would obey what it holds.
 from collections.abc import Iterator, Sequence
 
 from harness.plan.load import LoadedPlan
+from harness.plan.manifest import ManifestEntry
 from harness.plan.records import Materialization, Plan, Workload
 from harness.plan.rules.memory import bytes_by_memory
+from harness.plan.state_bytes import LABEL, bytes_by_state
 
 _MAX_LISTED = 8
 
@@ -19,8 +21,13 @@ def printable(text: str) -> str:
     )
 
 
-def show_plan(loaded: LoadedPlan) -> str:
-    """Summarize a plan in lines of text, with exact bytes per memory."""
+def show_plan(loaded: LoadedPlan, manifest: Sequence[ManifestEntry] | None = None) -> str:
+    """Summarize a plan in lines of text, with exact bytes per memory.
+
+    Args:
+        loaded: The plan.
+        manifest: Its tensor manifest, for the bytes of each state; ``None`` where it is not there.
+    """
     plan = loaded.plan
     lines = [
         f"plan {plan.plan_version} ({plan.schema})",
@@ -33,6 +40,7 @@ def show_plan(loaded: LoadedPlan) -> str:
         *_memories(plan),
         *_execution(plan),
         *_tensors(plan),
+        *state_lines(manifest or ()),
         *(_workload(plan.workload) if plan.workload is not None else ()),
         *_conditions(plan),
         *_checks(plan),
@@ -112,6 +120,15 @@ def _tensors(plan: Plan) -> Iterator[str]:
             yield f"  and {more} more files"
 
 
+def state_lines(manifest: Sequence[ManifestEntry]) -> Iterator[str]:
+    """Stored and resident bytes of each state, as the manifest adds up to them."""
+    for state in bytes_by_state(manifest):
+        yield (
+            f"  {state.logical_state_id}: {state.num_tensors:,} tensors, "
+            f"{state.source_bytes:,} bytes stored, {state.resident_bytes:,} resident ({LABEL})"
+        )
+
+
 def _workload(workload: Workload) -> Iterator[str]:
     yield "workload"
     ids = ", ".join(map(str, workload.prompt_token_ids[:_MAX_LISTED]))
@@ -120,10 +137,22 @@ def _workload(workload: Workload) -> Iterator[str]:
         yield f"  prompt {workload.prompt_text!r}"
     yield f"  {len(workload.prompt_token_ids)} prompt tokens ({ids}{dots})"
     yield (
-        f"  chunks of {workload.chunk_rows}, {workload.decode_steps} decode steps, "
-        f"{workload.sampling}, {workload.max_positions} positions"
+        f"  chunks of {_chunks(workload)}, {workload.decode_steps} decode steps, "
+        f"{workload.sampling}, {workload.max_positions} positions{_pages(workload)}"
     )
     yield f"  {workload.repetitions} repetitions in {workload.fresh_realizations} realizations"
+
+
+def _chunks(workload: Workload) -> str:
+    if workload.prefill_partition is None:
+        return str(workload.chunk_rows)
+    rows = [str(end - start) for start, end in workload.prefill_partition[:_MAX_LISTED]]
+    more = ", ..." if len(workload.prefill_partition) > _MAX_LISTED else ""
+    return ", ".join(rows) + more
+
+
+def _pages(workload: Workload) -> str:
+    return "" if workload.page_size is None else f" in pages of {workload.page_size}"
 
 
 def _conditions(plan: Plan) -> Iterator[str]:

@@ -15,6 +15,7 @@ import torch
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.records import Execution, Materialization
 from harness.state.arena import Arena, Memory
+from harness.state.ownership import Ownership
 
 Tap = Callable[[int, torch.Tensor], None]
 """Called with a boundary's index and tensor; ``None`` when nothing is captured."""
@@ -101,6 +102,12 @@ class Executor(Protocol):
 
     def restore_frontier(self, positions: int) -> None:
         """Set the frontier after the declared tensors were restored bytewise."""
+
+    def ownership(self) -> Sequence[Ownership]:
+        """What each pool of the mutable state owns now; empty where there is none.
+
+        Counted in the declared tensors, not in counters.
+        """
 
     def observed_authorities(self) -> Mapping[str, str]:
         """Logical state id -> lineage, as the owning objects hold it now."""

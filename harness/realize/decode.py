@@ -98,6 +98,7 @@ class ExecutionLoop:
             start_position=start_position,
             choice=choice,
             duration_ns=duration_ns,
+            owned=self._executor.ownership,
         )
         return None if choice is None else choice.token
 

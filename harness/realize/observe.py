@@ -7,7 +7,7 @@ logical state and the lineage are what the owner says of itself.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.plan.layout import TensorSpec
+from harness.plan.layout import Form, TensorSpec
 from harness.plan.records import Materialization
 from harness.realize.adapter import Realized
 from harness.state.arena import Arena, Memory
@@ -91,8 +91,10 @@ def locate(arena: Arena, memories: Mapping[str, Memory]) -> str | None:
     return None
 
 
-def identify(arena: Arena, intended: str, known: Mapping[str, Sequence[TensorSpec]]) -> str:
-    """The representation whose tensors (names, dtypes, shapes) the arena really has.
+def identify(
+    arena: Arena, state_id: str, intended: str, known: Mapping[Form, Sequence[TensorSpec]]
+) -> str:
+    """The form of the state whose tensors (names, dtypes, shapes) the arena really has.
 
     Two representations may have the same tensors (state and its snapshot); the intended one wins
     among equals, since nothing in memory can tell them apart.
@@ -102,9 +104,10 @@ def identify(arena: Arena, intended: str, known: Mapping[str, Sequence[TensorSpe
         for name, tensor in arena.tensors.items()
     }
     matching = [
-        name
-        for name, specs in known.items()
-        if {(spec.name, spec.dtype, tuple(spec.shape)) for spec in specs} == actual
+        form
+        for (owner, form), specs in known.items()
+        if owner == state_id
+        and {(spec.name, spec.dtype, tuple(spec.shape)) for spec in specs} == actual
     ]
     if intended in matching:
         return intended
@@ -115,7 +118,7 @@ def observe(
     intent: Materialization,
     realized: Realized | None,
     memories: Mapping[str, Memory],
-    known: Mapping[str, Sequence[TensorSpec]],
+    known: Mapping[Form, Sequence[TensorSpec]],
 ) -> Observation:
     """Measure one materialization as it is now."""
     if realized is None or not realized.arena.is_mapped:
@@ -123,7 +126,7 @@ def observe(
     arena = realized.arena
     return Observation(
         logical_state_id=realized.logical_state_id,
-        representation=identify(arena, intent.representation, known),
+        representation=identify(arena, realized.logical_state_id, intent.representation, known),
         memory_resource_id=locate(arena, memories),
         requested_bytes=arena.requested_bytes,
         allocated_bytes=arena.allocated_bytes,

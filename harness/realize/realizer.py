@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.errors import ResourceError
-from harness.plan.layout import TensorSpec
+from harness.plan.layout import Form, TensorSpec
 from harness.plan.records import Execution, Materialization, Plan
 from harness.realize.adapter import Adapter, Executor, Realized, TensorSource
 from harness.realize.observe import (
@@ -50,7 +50,7 @@ class Realizer:
         plan: Plan,
         adapter: Adapter,
         memories: Mapping[str, Memory],
-        known: Mapping[str, Sequence[TensorSpec]],
+        known: Mapping[Form, Sequence[TensorSpec]],
         source: TensorSource,
         on_point: Checkpoint,
     ) -> None:

@@ -4,7 +4,8 @@ Called after each step, outside the step's own duration; what it costs itself is
 it. Knows outputs and rows of tables; knows no plan, no model and no verdict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 
@@ -12,12 +13,13 @@ from harness.measure.clock import monotonic_ns
 from harness.realize.adapter import Choice, StepOutput
 from harness.realize.compare import compare
 from harness.state.digests import count_non_finite, tensor_digest
+from harness.state.ownership import Ownership
 
 Row = dict[str, object]
 
 
 class StepRecorder:
-    """Collects the rows of ``steps``, ``step_times`` and ``correctness``."""
+    """Collects the rows of ``steps``, ``step_times``, ``correctness`` and ``ownership``."""
 
     def __init__(self, reference: Mapping[str, torch.Tensor] | None) -> None:
         """Args: reference: the resident reference outputs (see :class:`ReferenceRows`)."""
@@ -25,6 +27,7 @@ class StepRecorder:
         self.steps: list[Row] = []
         self.step_times: list[Row] = []
         self.correctness: list[Row] = []
+        self.ownership: list[Row] = []
         self.num_nan = 0
         self.num_inf = 0
 
@@ -38,8 +41,12 @@ class StepRecorder:
         start_position: int,
         choice: Choice | None,
         duration_ns: int,
+        owned: Callable[[], Sequence[Ownership]],
     ) -> None:
-        """Record one step and the token chosen after it (``None`` without logits)."""
+        """Record one step, the token chosen after it (``None`` without logits), and who owns what.
+
+        ``owned`` is called here, so that its time counts as the sentinels', not as the step's.
+        """
         began = monotonic_ns()
         plane, logits = output.plane, output.logits
         where: Row = {"repetition": repetition, "phase": phase, "step": step}
@@ -69,6 +76,7 @@ class StepRecorder:
                 self.correctness.append(
                     where | {"output": name, "fixture_digest": digest} | vars(result)
                 )
+        self.ownership += [where | asdict(pool) for pool in owned()]
         self.step_times.append(
             where | {"duration_ns": duration_ns, "sentinel_ns": monotonic_ns() - began}
         )

@@ -2,7 +2,7 @@
 
 Half-open position intervals, one row per token:
 
-    prefill   [0, chunk) [chunk, 2 chunk) ... [k chunk, P)      P prompt tokens
+    prefill   [0, c1) [c1, c2) ... [ck, P)                      P prompt tokens, as partitioned
     decode    [P, P+1) [P+1, P+2) ... [P+D-1, P+D)              D decode steps, each repetition
 
 Decode step s feeds the token chosen after step s-1 (the prefill's choice for s = 0).
@@ -10,6 +10,7 @@ Decode step s feeds the token chosen after step s-1 (the prefill's choice for s 
 
 from dataclasses import dataclass
 
+from harness.plan.partition import prefill_partition
 from harness.plan.records import Workload
 
 
@@ -36,17 +37,15 @@ class Schedule:
 def schedule_of(workload: Workload) -> Schedule:
     """Cut a workload into steps: ordered, gap-free, complete."""
     prompt = tuple(int(token) for token in workload.prompt_token_ids)
-    rows = int(workload.chunk_rows)
-    starts = range(0, len(prompt), rows)
     return Schedule(
         chunks=tuple(
             Chunk(
                 index=index,
                 start_position=start,
-                token_ids=prompt[start : start + rows],
-                is_last=start + rows >= len(prompt),
+                token_ids=prompt[start:end],
+                is_last=end >= len(prompt),
             )
-            for index, start in enumerate(starts)
+            for index, (start, end) in enumerate(prefill_partition(workload))
         ),
         prompt_rows=len(prompt),
         decode_steps=int(workload.decode_steps),

@@ -11,11 +11,12 @@ from typing import Literal
 from harness.errors import HarnessError, InvalidInputError
 from harness.evidence.predicates import CheckResult
 from harness.evidence.record import LoadedRecord
-from harness.plan.layout import AdapterLayout, TensorSpec
+from harness.plan.layout import AdapterLayout, Form, TensorSpec
 from harness.plan.load import LoadedPlan
 from harness.plan.manifest import ManifestEntry
+from harness.plan.partition import prefill_partition
 from harness.plan.records import Checks, Workload
-from harness.plan.request import representations
+from harness.plan.request import planned_tensors
 from harness.reconcile.checks.registry import CHECKS
 from harness.reconcile.findings import Findings
 from harness.reconcile.result import recomputed_result_digest
@@ -97,13 +98,13 @@ def audit(
         checks=tuple(results),
         differences=tuple(sorted(differences)),
         result_digest=result,
-        unbound=unbound_paths(),
+        unbound=unbound_paths(evicts=subject.evicts),
     )
 
 
 def _refuse_absurd(workload: Workload) -> None:
     """Bound the audit's time: a few bytes of a plan can imply any number of rows."""
-    chunks = -(-len(workload.prompt_token_ids) // workload.chunk_rows)
+    chunks = len(prefill_partition(workload))
     steps = chunks + workload.repetitions * workload.decode_steps
     if workload.fresh_realizations > MAX_REALIZATIONS or steps > MAX_STEPS:
         raise InvalidInputError(
@@ -159,10 +160,10 @@ def _merged(differences: list[Difference]) -> Iterator[Difference]:
 
 def _specs(
     plan: LoadedPlan, manifest: Sequence[ManifestEntry] | None, layout: AdapterLayout | None
-) -> dict[str, tuple[TensorSpec, ...]] | None:
+) -> dict[Form, tuple[TensorSpec, ...]] | None:
     if manifest is None or layout is None:
         return None
-    return representations(plan.plan, layout, manifest)
+    return planned_tensors(plan.plan, layout, manifest)
 
 
 def _result(plan: LoadedPlan, record: LoadedRecord, view: View) -> tuple[str | None, str]:

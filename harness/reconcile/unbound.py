@@ -78,8 +78,28 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 }
 """Columns by table, and the bound of each in words."""
 
+EVICTED_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "ownership": {
+        "num_evicted": "0 to the positions held; not falling; equal in every realization",
+        "num_mapped": "the positions that are not evicted",
+        "num_live": "the pages of the positions that are not evicted",
+        "num_available": "the pages that are not live",
+    },
+}
+"""Columns that are unbound only where a policy evicts: the auditor does not know how much."""
 
-def unbound_paths() -> tuple[str, ...]:
-    """Paths of everything unbound, sorted: predicate fields, cells, ``tables/<name>.<column>``."""
-    columns = [f"tables/{table}.{column}" for table, names in COLUMNS.items() for column in names]
+
+def unbound_paths(*, evicts: bool = False) -> tuple[str, ...]:
+    """Paths of everything unbound, sorted: predicate fields, cells, ``tables/<name>.<column>``.
+
+    Args:
+        evicts: Whether ownership is judged, and the plan has an eviction policy.
+    """
+    listed = [COLUMNS, EVICTED_COLUMNS] if evicts else [COLUMNS]
+    columns = [
+        f"tables/{table}.{column}"
+        for tables in listed
+        for table, names in tables.items()
+        for column in names
+    ]
     return tuple(sorted([*PREDICATE, *CELLS, *columns]))

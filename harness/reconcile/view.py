@@ -4,7 +4,7 @@ A table that is missing or cannot be read is a difference of the check that need
 Knows which tables exist and how often; knows nothing of what is in them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.errors import HarnessError
@@ -15,7 +15,7 @@ from harness.plan.bind import bind
 from harness.plan.binding import Binding
 from harness.plan.check import AdapterSupport
 from harness.plan.environment import Environment, parse_environment
-from harness.plan.layout import TensorSpec
+from harness.plan.layout import Form, TensorSpec
 from harness.plan.load import LoadedPlan
 from harness.plan.manifest import ManifestEntry
 from harness.plan.records import Plan, Resources
@@ -34,10 +34,17 @@ _PER_REALIZATION = frozenset({"producer", "witness"})
 _WHOLE_RECORD = frozenset({"fixture", "supervisor"})
 
 
-def expected_tables(num_realizations: int) -> list[tuple[str, int | None]]:
-    """Every table that a complete record holds, with its realization (``None``: record-wide)."""
+def expected_tables(num_realizations: int, checks: Collection[str]) -> list[tuple[str, int | None]]:
+    """Every table that a complete record holds, with its realization (``None``: record-wide).
+
+    Args:
+        num_realizations: Fresh realizations that the plan asks for.
+        checks: Ids of the checks that the plan declares.
+    """
     expected: list[tuple[str, int | None]] = []
     for table in TABLES.values():
+        if table.check is not None and table.check not in checks:
+            continue
         if table.writer in _PER_REALIZATION:
             expected.extend((table.name, index) for index in range(num_realizations))
         elif table.writer in _WHOLE_RECORD:
@@ -144,11 +151,23 @@ class Subject:
     conditions: Conditions
     support: AdapterSupport | None
     """What the family can realize and execute, where an adapter's layout is at hand."""
-    specs: Mapping[str, tuple[TensorSpec, ...]] | None
-    """Exact tensors of each planned representation, where an adapter's layout is at hand."""
+    specs: Mapping[Form, tuple[TensorSpec, ...]] | None
+    """Exact tensors of each planned form of a state, where an adapter's layout is at hand."""
     result_digest: str | None
     """Recomputed from the tables, or ``None`` with the problem."""
     result_problem: str
+
+    @property
+    def checks(self) -> frozenset[str]:
+        """Ids of the checks that the plan declares."""
+        declared = self.plan.checks
+        both = () if declared is None else (*declared.acceptance, *declared.telemetry)
+        return frozenset(check.id for check in both)
+
+    @property
+    def evicts(self) -> bool:
+        """Whether ownership is judged, and the plan has a policy that lets go of positions."""
+        return "state.ownership" in self.checks and self.plan.eviction_policy is not None
 
     @property
     def plan(self) -> Plan:

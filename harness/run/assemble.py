@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.errors import EvidenceError
 from harness.evidence import tables
+from harness.evidence.predicates import PLANTED_FAULT
 from harness.evidence.redact import redact_command
 from harness.evidence.source import source_identity
 from harness.evidence.statement import (
@@ -149,6 +150,7 @@ class Assembly:
     package_root: Path
     command: Sequence[str]
     started_at: str
+    planted_fault: str | None = None
 
 
 def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathered]:
@@ -189,7 +191,7 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
         totals=gathered.totals,
-        claims=(*_cuda(assembly), *CLAIMS),
+        claims=(*_cuda(assembly), *_planted(assembly), *CLAIMS),
         command=tuple(redact_command(assembly.command)),
         started_at=assembly.started_at,
         ended_at=utc_timestamp(),
@@ -223,6 +225,11 @@ def _cuda(assembly: Assembly) -> tuple[Claim, ...]:
         return ()
     detail = f"bound to {', '.join(sorted(bound))}; no CUDA device took part"
     return (Claim(name="cuda", label="not_executed", detail=detail),)
+
+
+def _planted(assembly: Assembly) -> tuple[Claim, ...]:
+    fault = assembly.planted_fault
+    return () if fault is None else (Claim(name=PLANTED_FAULT, label="declared", detail=fault),)
 
 
 def _fixture(loaded: LoadedPlan, written: Sequence[WrittenTable]) -> FixtureReference | None:

@@ -6,7 +6,8 @@ The only place where settings become a plan. Imports no torch; knows no model fa
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from harness.adapters.families import layout_for
 from harness.canonical import read_json
@@ -36,6 +37,7 @@ from harness.plan.records import (
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 4 << 20
 MAX_THREADS = 1024
+_PLAIN = frozenset({int, bool, str, float, type(None)})
 SCOPE = Scope(
     proves=(
         "this frozen plan was realized with exactly the planned bytes, forms and memories",
@@ -76,7 +78,11 @@ def device_request(device: Mapping[str, Any]) -> DeviceRequest:
 
 
 def derive_settings(
-    settings: Settings, *, cache: Path, progress: Callable[[str, float | None], None]
+    settings: Settings,
+    *,
+    cache: Path,
+    progress: Callable[[str, float | None], None],
+    accept_terms: bool = False,
 ) -> tuple[dict[str, Any], bytes]:
     """Derive a plan document and its manifest, with exact bytes from the checkpoint's headers."""
     model = settings.model
@@ -86,18 +92,14 @@ def derive_settings(
         cache,
         progress=progress,
         shapes=layout.synthetic_shapes,
+        accept_terms=accept_terms,
     )
     progress("census of the checkpoint", None)
     config = layout.parse_config(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
-    spec = ModelRange(
-        start_layer=0,
-        end_layer=int(config["num_layers"]),
-        owns_embeddings=True,
-        owns_final_norm_head=True,
-        model_repository=str(model["repository"]),
-        revision=str(model["revision"]),
-    )
-    entries = census(folder, measure_digests=True, keys=layout.tensor_keys(config, spec))
+    spec = _range(model, int(config["num_layers"]))
+    representations = _representations(settings.realization.get("representations"))
+    keys = layout.tensor_keys(config, spec, representations)
+    entries = census(folder, measure_digests=True, keys=keys)
     environment = probe_environment(device_request(settings.device))
     (node,) = environment.resources.nodes
     (unit,) = node.compute_units
@@ -108,12 +110,8 @@ def derive_settings(
     )
     determinism = _record(Determinism, settings.determinism, "determinism")
     if not 1 <= determinism.num_threads <= MAX_THREADS:
-        raise InvalidInputError(
-            "settings do not fit",
-            expected=f"1 to {MAX_THREADS} threads",
-            got=str(determinism.num_threads),
-            where="determinism.num_threads",
-        )
+        got = str(determinism.num_threads)
+        raise _misfit("determinism.num_threads", f"1 to {MAX_THREADS} threads", got)
     request = LayoutRequest(
         config=config,
         spec=spec,
@@ -121,6 +119,8 @@ def derive_settings(
         workload=_workload(settings.workload, folder),
         staging=str(settings.realization["staging"]) if device != host else "none",
         staging_window_bytes=settings.realization["staging_window_bytes"],
+        eviction_policy=_policy(settings.realization.get("eviction_policy")),
+        representations=representations,
     )
     return derive(
         DeriveRequest(
@@ -142,12 +142,48 @@ def derive_settings(
                 dtype=determinism.dtype,
                 num_threads=determinism.num_threads,
             ),
-            checks=_checks(settings.checks) or default_checks(allowances),
+            checks=_checks(settings.checks) or default_checks(allowances, layout.acceptance_checks),
             timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
             memory_allowances=allowances,
             scope=SCOPE,
         )
     )
+
+
+def _range(model: Mapping[str, Any], num_layers: int) -> ModelRange:
+    """The part of the model that is realized: the whole of it, unless the settings name a range."""
+    whole = {
+        "start_layer": 0,
+        "end_layer": num_layers,
+        "owns_embeddings": True,
+        "owns_final_norm_head": True,
+    }
+    identity = {
+        "model_repository": str(model["repository"]),
+        "revision": str(model["revision"]),
+    }
+    asked = {} if model.get("range") is None else model["range"]
+    if not isinstance(asked, Mapping) or not whole.keys() >= asked.keys():
+        raise _misfit("model.range", f"any of {', '.join(whole)}", repr(asked))
+    return _record(ModelRange, {**whole, **asked, **identity}, "model.range")
+
+
+def _policy(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise _misfit("realization.eviction_policy", "the name of a policy, or null", repr(value))
+    return value
+
+
+def _representations(value: Any) -> dict[str, str]:
+    """Logical state -> form of its persistent copy, where the settings choose one."""
+    asked = {} if value is None else value
+    if not isinstance(asked, Mapping) or any(type(t) is not str for t in (*asked, *asked.values())):
+        raise _misfit("realization.representations", "a name by logical state", repr(value))
+    return dict(asked)
+
+
+def _misfit(where: str, expected: str, got: str) -> InvalidInputError:
+    return InvalidInputError("settings do not fit", expected=expected, got=got[:200], where=where)
 
 
 def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
@@ -160,11 +196,14 @@ def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
 
 def _record(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make a record of settings, with the field types that it declares."""
-    hints = get_type_hints(kind)
+    allowed = {
+        name: get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        for name, hint in get_type_hints(kind).items()
+    }
     wrong = [
-        f"{name}: {value!r} is not {hints[name].__name__}"
+        f"{name}: {value!r} is not {' or '.join(each.__name__ for each in allowed[name])}"
         for name, value in sorted(values.items())
-        if hints.get(name) in (int, bool, str) and type(value) is not hints[name]
+        if _PLAIN.issuperset(allowed.get(name, (object,))) and type(value) not in allowed[name]
     ]
     if wrong:
         raise InvalidInputError("settings do not fit", got="; ".join(wrong), where=where)
@@ -185,14 +224,17 @@ def _workload(values: Mapping[str, Any], folder: Path) -> Workload:
     if ids is None:
         ids = encode_prompt(folder, str(text), chat=bool(values["chat"]))
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise InvalidInputError(
-            "settings do not fit",
-            expected="a list of token ids",
-            got=repr(ids)[:200],
-            where="workload.prompt_token_ids",
-        )
+        raise _misfit("workload.prompt_token_ids", "a list of token ids", repr(ids))
     kept = {key: value for key, value in values.items() if key not in ("chat", "prompt_token_ids")}
+    if kept.get("prefill_partition") is not None:
+        kept["prefill_partition"] = _intervals(kept["prefill_partition"])
     return _record(Workload, kept | {"prompt_token_ids": tuple(ids)}, "workload")
+
+
+def _intervals(value: Any) -> tuple[tuple[Any, ...], ...]:
+    if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+        raise _misfit("workload.prefill_partition", "a list of [start, end]", repr(value))
+    return tuple(tuple(item) for item in value)
 
 
 def _checks(values: Mapping[str, Any] | None) -> Checks | None:

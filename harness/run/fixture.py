@@ -1,8 +1,8 @@
 """The fixture maker: places a plan's reference fixture, from the cache or newly made.
 
-Cached by recipe, machine and source; a cached folder that is not byte for byte what was written is
-made again. What a fixture holds is :mod:`harness.run.reference`'s to make: torch is imported only
-when one has to be made. Run by the supervisor as a process of its own.
+Cached by recipe, forms, machine and source; a cached folder that is not byte for byte what was
+written is made again. What a fixture holds is :mod:`harness.run.reference`'s to make: torch is
+imported only when one has to be made. Run by the supervisor as a process of its own.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from harness.measure.cpu import cpu_model, instruction_set, read_cpuinfo
 from harness.measure.distributions import installed_version
 from harness.plan.load import LoadedPlan, load_plan
 from harness.plan.recipe import FIXTURE_FILE, recipe_digest
+from harness.plan.request import layout_request
 from harness.run.child import run_child, say
 from harness.run.job import Job, read_job
 
@@ -54,14 +55,16 @@ def make(job: Job) -> None:
 def cache_name(loaded: LoadedPlan) -> str:
     """Name of a fixture's cache entry: its recipe, and all that can change its bits here."""
     cpu = read_cpuinfo()
-    machine = {
+    made = {
+        # Of the chosen forms; no recipe names them, and older plans' recipes cannot change.
+        "forms": dict(layout_request(loaded.plan).representations),
         "cpu": [cpu_model(cpu), instruction_set(cpu)],
         "cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),
         "torch": installed_version("torch"),
         "package": package_digest(),
     }
     recipe = recipe_digest(loaded.document)
-    return f"{recipe[7:23]}-{sha256_digest(canonical_bytes(machine))[7:23]}"
+    return f"{recipe[7:23]}-{sha256_digest(canonical_bytes(made))[7:23]}"
 
 
 def publish(loaded: LoadedPlan, checkpoint: Path, cached: Path) -> None:

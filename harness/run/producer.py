@@ -26,7 +26,7 @@ from harness.plan.load import load_plan
 from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
-from harness.plan.request import census_of, layout_request, representations
+from harness.plan.request import census_of, layout_request, planned_tensors
 from harness.realize import sentinels
 from harness.realize.adapter import Adapter, AdapterContext, Executor
 from harness.realize.decode import ExecutionLoop
@@ -118,7 +118,7 @@ class Production:
             self.plan,
             adapter,
             context.memories,
-            representations(self.plan, adapter.layout, self.manifest),
+            planned_tensors(self.plan, adapter.layout, self.manifest),
             ReaderSource(reader),
             lambda point: self._at(point, realizer, instruments),
         )
@@ -228,6 +228,7 @@ class Production:
             "steps": recorder.steps,
             "step_times": recorder.step_times,
             "correctness": recorder.correctness,
+            **({"ownership": recorder.ownership} if recorder.ownership else {}),
             "ledger": instruments.ledger,
             "lifecycle": instruments.lifecycle,
             "distributions": [dict(row) for row in distribution_rows()],

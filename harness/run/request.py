@@ -18,7 +18,11 @@ class RunRequest:
     store: Path
     cache: Path
     device: DeviceRequest
+    accept_terms: bool = False
+    """The user's consent to the terms that the checkpoint comes under, if any."""
     as_json: bool = False
     command: tuple[str, ...] = ()
     """The command line as given; redacted before it is recorded."""
     producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producer")
+    planted_fault: str | None = None
+    """Name of the fault that ``producer_argv`` plants; the record says so, and cannot pass."""

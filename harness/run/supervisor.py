@@ -136,6 +136,7 @@ def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progr
         request.cache,
         progress=progress.update,
         shapes=layout.synthetic_shapes,
+        accept_terms=request.accept_terms,
     )
     progress.update("verifying the checkpoint's files")
     problems = verify_files(folder, checkpoint.files)
@@ -265,6 +266,7 @@ def _record(
         package_root=PACKAGE_ROOT,
         command=request.command,
         started_at=started_at,
+        planted_fault=request.planted_fault,
     )
     return assemble(Store(request.store), work, assembly)
 

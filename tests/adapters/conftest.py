@@ -1,7 +1,8 @@
 """Tiny checkpoints, requests and sources for adapter tests, made without the harness's readers."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from harness.adapters.llama.layout import LlamaLayout
-from harness.plan.layout import CensusEntry, LayoutRequest
+from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest, TensorSpec
 from harness.plan.records import Determinism, Materialization, ModelRange, Workload
 from harness.realize.adapter import AdapterContext
 from harness.state.arena import Memory
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 SMALL = {
     "model_type": "llama",
@@ -56,9 +59,9 @@ class FileSource:
 class Bench:
     """One checkpoint folder, and everything needed to realize it by hand."""
 
-    def __init__(self, root: Path, document: Mapping[str, Any]) -> None:
+    def __init__(self, layout: AdapterLayout, root: Path, document: Mapping[str, Any]) -> None:
         self.root = root
-        self.layout = LlamaLayout()
+        self.layout = layout
         self.config = self.layout.parse_config(document)
         self.whole = ModelRange(
             start_layer=0,
@@ -132,6 +135,21 @@ class Bench:
         }
         return AdapterContext(request=request, memories=memories, census=self.census())
 
+    def state_of(self, form: str) -> str:
+        """The one state that has a form."""
+        (state,) = (
+            design.id
+            for design in self.layout.states(self.request())
+            if self.layout.supports_representation(design.id, form)
+        )
+        return state
+
+    def tensors(
+        self, request: LayoutRequest, form: str, census: Sequence[CensusEntry]
+    ) -> tuple[TensorSpec, ...]:
+        """Tensors of the one state that has a form."""
+        return self.layout.tensors(request, self.state_of(form), form, census)
+
     def intents(self, context: AdapterContext) -> list[Materialization]:
         """One materialization per proposed state, staging first, as a plan would have them."""
         request = context.request
@@ -148,7 +166,7 @@ class Bench:
     def _intent(
         self, context: AdapterContext, state: str, form: str, memory: str, staging: bool
     ) -> Materialization:
-        specs = self.layout.tensors(context.request, form, context.census)
+        specs = self.layout.tensors(context.request, state, form, context.census)
         return Materialization(
             id=f"{state}.{form}",
             logical_state_id=state,
@@ -187,7 +205,7 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
         tensors = {key: torch.randn(shape).to(dtype) * 0.3 for key, shape in shapes.items()}
         save_file(tensors, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text(json.dumps(document))
-        return Bench(tmp_path, document)
+        return Bench(LlamaLayout(), tmp_path, document)
 
     return make
 
@@ -195,7 +213,13 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
 @pytest.fixture
 def open_bench() -> Callable[[Path], Bench]:
     """The bench of an existing checkpoint folder."""
-    return lambda root: Bench(root, json.loads((root / "config.json").read_text()))
+    return lambda root: Bench(LlamaLayout(), root, json.loads((root / "config.json").read_text()))
+
+
+@pytest.fixture(scope="session")
+def bench_of() -> type[Bench]:
+    """The bench itself, for the layout of another family."""
+    return Bench
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ def test_keys_and_bytes_add_up(
     assert list(keys) == sorted({entry.key for entry in census})
     by_key = bench.layout.expected_bytes_by_key(request, census)
     assert list(by_key) == list(keys)
-    merged = bench.layout.tensors(request, f"llama-merged-{dtype}", census)
+    merged = bench.tensors(request, f"llama-merged-{dtype}", census)
     elements = sum(math.prod(entry.shape) for entry in census)
     assert sum(by_key.values()) == total(merged) == elements * DTYPE_BYTES[dtype]
-    native = bench.layout.tensors(request, "checkpoint-native", census)
+    native = bench.tensors(request, "checkpoint-native", census)
     assert [(s.name, s.dtype, s.shape) for s in native] == [
         (e.key, e.dtype, e.shape) for e in sorted(census, key=lambda entry: entry.key)
     ]
@@ -42,7 +42,7 @@ def test_keys_and_bytes_add_up(
 def test_sources_fill_every_row_once(make_bench: Callable[..., Any]) -> None:
     bench = make_bench(attention_bias=True)
     sources = bench.layout.resident_sources(bench.config, bench.whole)
-    specs = bench.layout.tensors(bench.request(), "llama-merged-float32", bench.census())
+    specs = bench.tensors(bench.request(), "llama-merged-float32", bench.census())
     assert list(sources) == [spec.name for spec in specs]
     for spec in specs:
         rows = [
@@ -78,7 +78,7 @@ def test_mutable_and_test_state_shapes(make_bench: Callable[..., Any]) -> None:
     request = bench.request(dtype="bfloat16", prompt=(1, 2, 3), decode_steps=5, max_positions=9)
 
     def shapes(form: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-        specs = bench.layout.tensors(request, form, bench.census())
+        specs = bench.tensors(request, form, bench.census())
         return {spec.name: (spec.dtype, spec.shape) for spec in specs}
 
     cache = {"k": ("bfloat16", (2, 9, 2, 6)), "v": ("bfloat16", (2, 9, 2, 6))}
@@ -121,12 +121,12 @@ def test_the_window_holds_the_largest_tensor(make_bench: Callable[..., Any]) -> 
     bench = make_bench()
     largest = 53 * 24 * 4
     fits = bench.request(staging="streaming", window_bytes=largest)
-    (window,) = bench.layout.tensors(fits, "checkpoint-window", bench.census())
+    (window,) = bench.tensors(fits, "checkpoint-window", bench.census())
     assert (window.name, window.dtype, window.shape) == ("window", "uint8", (largest,))
     for size in (largest - 1, None):
         small = bench.request(staging="streaming", window_bytes=size)
         with pytest.raises(PlanError, match=r"model\.embed_tokens\.weight"):
-            bench.layout.tensors(small, "checkpoint-window", bench.census())
+            bench.tensors(small, "checkpoint-window", bench.census())
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_every_key(
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_every_key(
     census[by_key[wrong_dtype]] = replace(census[by_key[wrong_dtype]], dtype="int8")
     absent = census.pop(by_key["model.embed_tokens.weight"]).key
     with pytest.raises(PlanError) as error:
-        bench.layout.tensors(bench.request(), "checkpoint-native", census)
+        bench.tensors(bench.request(), "checkpoint-native", census)
     assert {finding.path for finding in error.value.findings} == {
         wrong_shape,
         wrong_dtype,

@@ -345,6 +345,7 @@ class FakeSupport:
     """An adapter that supports exactly the sample's names."""
 
     strategy_units = frozenset({"fake.run/1"})
+    acceptance_checks: tuple[str, ...] = ()
 
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
         return representation in FORMS.get(logical_state_id, set())

@@ -19,7 +19,7 @@ from plan_sample import (
 )
 
 from harness.plan.check import NOT_EVALUABLE_RULES, check_file, check_plan
-from harness.plan.load import parse_plan, sidecar_path
+from harness.plan.load import LoadedPlan, parse_plan, sidecar_path
 from harness.plan.manifest import manifest_path
 from harness.plan.records import Finding
 
@@ -748,6 +748,39 @@ def test_a_check_that_decides_cannot_be_declared_as_telemetry() -> None:
         "$.checks.acceptance",
         "$.checks.telemetry[1].id",
     ]
+
+
+class PooledSupport(FakeSupport):
+    """A family whose mutable state lies in pools."""
+
+    acceptance_checks = ("state.ownership",)
+
+
+def owned(listed: str, **more: object) -> LoadedPlan:
+    """The sample with the check of its own declared in one of the two lists."""
+    return loaded(
+        corrupted(lambda d: d["checks"][listed].append({"id": "state.ownership", **more}))
+    )
+
+
+def test_a_check_that_a_family_asks_for_cannot_be_left_out_of_its_plans() -> None:
+    def found(plan: LoadedPlan, support: FakeSupport | None = None) -> list[str]:
+        support = support or PooledSupport()
+        findings = check_plan(plan, environment=None, support=support, manifest=None)
+        assert {finding.rule for finding in findings} <= {"checks"}
+        return [finding.path for finding in findings]
+
+    native = loaded(native_document())
+    assert found(native) == ["$.checks.acceptance"]
+    assert found(native, FakeSupport()) == []
+    assert found(owned("acceptance")) == []
+    assert found(owned("acceptance"), FakeSupport()) == []
+    assert check_plan(owned("acceptance"), environment=None, support=None, manifest=None) == []
+    assert found(owned("telemetry")) == ["$.checks.acceptance", "$.checks.telemetry[1].id"]
+    last = len(DECISIVE)
+    assert found(owned("acceptance", limit=1)) == [f"$.checks.acceptance[{last}].limit"]
+    twice = corrupted(lambda d: d["checks"]["acceptance"].extend([{"id": "state.ownership"}] * 2))
+    assert found(loaded(twice)) == [f"$.checks.acceptance[{last + 1}].id"]
 
 
 def test_every_missing_tensor_is_named() -> None:

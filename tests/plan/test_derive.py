@@ -20,6 +20,7 @@ from harness.plan.layout import (
     STATE_SNAPSHOT,
     CensusEntry,
     LayoutRequest,
+    LeftOut,
     StateDesign,
     TensorSpec,
 )
@@ -36,7 +37,7 @@ from harness.plan.records import (
     TimeoutsS,
     Workload,
 )
-from harness.plan.request import layout_request, representations
+from harness.plan.request import layout_request, planned_tensors
 
 MIB = 1 << 20
 
@@ -47,12 +48,31 @@ class FakeLayout:
     family = "fake"
     strategy_units = frozenset({"fake.run/1"})
     boundaries_version = "fake.boundaries/1"
+    acceptance_checks = ()
+    eviction_policies = frozenset()
 
     def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
         return dict(document)
 
-    def tensor_keys(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
+    def tensor_keys(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[str, ...]:
         return ("bank.a", "bank.b")
+
+    def account(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        census: Sequence[CensusEntry],
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[LeftOut, ...]:
+        unknown = [entry.key for entry in census if entry.key == "bank.c"]
+        if unknown:
+            raise PlanError("the checkpoint holds what is not known", got=", ".join(unknown))
+        return ()
 
     def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
         staging = {"whole": CHECKPOINT_NATIVE, "streaming": CHECKPOINT_WINDOW, "none": None}
@@ -115,7 +135,11 @@ class FakeLayout:
         return True
 
     def tensors(
-        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
     ) -> tuple[TensorSpec, ...]:
         cells = TensorSpec(name="cells", dtype="float32", shape=(request.workload.max_positions,))
         return {
@@ -377,12 +401,16 @@ def test_arenas_count_with_their_padding() -> None:
 
 class ManyTensors(FakeLayout):
     def tensors(
-        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
     ) -> tuple[TensorSpec, ...]:
         if representation == "table":
             one = TensorSpec(name="t", dtype="uint8", shape=(1,))
             return tuple(replace(one, name=f"t{index}") for index in range(16_385))
-        return super().tensors(request, representation, census)
+        return super().tensors(request, logical_state_id, representation, census)
 
 
 def test_tensors_count_with_their_alignment() -> None:
@@ -415,6 +443,13 @@ def test_resources_that_do_not_exist_are_told(wrong: dict[str, str]) -> None:
 def test_every_missing_tensor_is_named() -> None:
     with pytest.raises(CheckpointError, match=r"bank\.a, bank\.b"):
         derive(request(census=census()[:1]))
+
+
+def test_a_tensor_that_nobody_needs_is_accounted_for() -> None:
+    idle, *_ = census()
+    with pytest.raises(PlanError, match=r"not known\n.*bank\.c"):
+        derive(request(census=(*census(), replace(idle, key="bank.c"))))
+    derive(request(census=(*census(), replace(idle, key="bank.d"))))
 
 
 def test_contradictions_are_found_before_anybody_sees_the_plan() -> None:
@@ -481,6 +516,76 @@ def test_every_check_is_declared_by_default() -> None:
     }
 
 
+def test_checks_of_a_family_stand_behind_those_of_every_plan() -> None:
+    checks = default_checks(MemoryAllowances(unplanned_host_bytes=7), ("state.ownership",))
+    assert [check.id for check in checks.acceptance] == [*ACCEPTANCE, "state.ownership"]
+    assert checks.acceptance[-1].limit is None
+    assert [check.id for check in checks.telemetry] == list(TELEMETRY)
+
+
+def asking(**fields: Any) -> Any:
+    """A request whose layout is asked for more."""
+    return replace(request(), layout_request=replace(request().layout_request, **fields))
+
+
+def test_a_policy_and_chosen_forms_are_read_back_as_they_were_asked() -> None:
+    plain, _ = derive(request())
+    assert "eviction_policy" not in plain
+    document, _ = derive(asking(eviction_policy="let-go/1"))
+    assert document["eviction_policy"] == "let-go/1"
+    assert layout_request(parse_plan(plan_file_bytes(document), where="test").plan) == replace(
+        layout_request(parse_plan(plan_file_bytes(plain), where="test").plan),
+        eviction_policy="let-go/1",
+    )
+    forms = {
+        item["logical_state_id"]: item["representation"]
+        for item in plain["materializations"]
+        if item["persistence"] == "persistent"
+    }
+    again = layout_request(parse_plan(plan_file_bytes(plain), where="test").plan)
+    assert again.representations == forms
+    # Asking for what a family does by itself is no other plan.
+    assert derive(asking(representations=forms)) == derive(request())
+
+
+class TwoForms(FakeLayout):
+    """One representation name that is another set of tensors for another state."""
+
+    def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
+        return tuple(
+            replace(design, representation="cells") if design.id == "state.table" else design
+            for design in super().states(request)
+        )
+
+    def tensors(
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
+    ) -> tuple[TensorSpec, ...]:
+        if logical_state_id == "state.table":
+            return (TensorSpec(name="t", dtype="uint8", shape=(5,)),)
+        return super().tensors(request, logical_state_id, representation, census)
+
+
+def test_a_form_belongs_to_its_state() -> None:
+    document, manifest = derive(request(layout=TwoForms()))
+    sizes = {
+        item["logical_state_id"]: item["expected_bytes"]
+        for item in document["materializations"]
+        if item["representation"] == "cells"
+    }
+    assert sizes["state.table"] == 5
+    assert sizes["state.cells"] != 5
+    plan = parse_plan(plan_file_bytes(document), where="test").plan
+    known = planned_tensors(plan, TwoForms(), parse_manifest(manifest, where="test"))
+    assert known["state.table", "cells"] != known["state.cells", "cells"]
+    for item in plan.materializations:
+        specs = known[item.logical_state_id, item.representation]
+        assert sum(spec.num_bytes for spec in specs) == item.expected_bytes
+
+
 @pytest.mark.parametrize("staging", ["whole", "streaming"])
 def test_what_was_asked_of_the_layout_is_read_back_from_the_plan(staging: str) -> None:
     document, manifest = derive(request(staging=staging))
@@ -491,6 +596,6 @@ def test_what_was_asked_of_the_layout_is_read_back_from_the_plan(staging: str) -
     assert again.workload == request().layout_request.workload
     sizes = {
         name: sum(spec.num_bytes for spec in specs)
-        for name, specs in representations(plan, FakeLayout(), rows).items()
+        for (_, name), specs in planned_tensors(plan, FakeLayout(), rows).items()
     }
     assert all(sizes[item.representation] == item.expected_bytes for item in plan.materializations)

@@ -23,6 +23,7 @@ from harness.plan.records import (
 )
 from harness.realize.adapter import AdapterContext, Choice, Realized, StepOutput, Tap, TensorSource
 from harness.state.arena import Memory
+from harness.state.ownership import Ownership
 
 SIZE = 16
 WEIGHT = TensorSpec(name="w", dtype="float32", shape=(SIZE, SIZE))
@@ -33,6 +34,11 @@ KNOWN: dict[str, Sequence[TensorSpec]] = {
     "transposed": (TensorSpec(name="wt", dtype="float32", shape=(SIZE, SIZE)),),
     "state": (STATE,),
     "state-snapshot": (STATE,),
+}
+KNOWN_FORMS = {
+    (state, form): specs
+    for state in ("state.w", "state.s", "state.b")
+    for form, specs in KNOWN.items()
 }
 SPEC = ModelRange(
     start_layer=0,
@@ -255,6 +261,9 @@ class FakeExecutor:
 
     def restore_frontier(self, positions: int) -> None:
         self.length = positions
+
+    def ownership(self) -> Sequence[Ownership]:
+        return ()
 
     def observed_authorities(self) -> Mapping[str, str]:
         return {"state.s": "state.s@epoch-1"}

@@ -4,9 +4,14 @@ import pytest
 import torch
 from fake_family import SIZE, STATE, WORKLOAD, FakeExecutor
 
+from harness.evidence import tables
+from harness.evidence.declared import TABLES
+from harness.plan.records import Workload
+from harness.realize import decode, recorder
 from harness.realize.decode import ExecutionLoop
 from harness.realize.recorder import StepRecorder
 from harness.realize.schedule import schedule_of
+from harness.state.ownership import Ownership
 
 
 def executor() -> FakeExecutor:
@@ -14,10 +19,10 @@ def executor() -> FakeExecutor:
     return FakeExecutor(weight, {"s": torch.zeros(STATE.shape)})
 
 
-def run(target: FakeExecutor) -> tuple[ExecutionLoop, StepRecorder]:
+def run(target: FakeExecutor, workload: Workload = WORKLOAD) -> tuple[ExecutionLoop, StepRecorder]:
     recorder = StepRecorder(None)
     loop = ExecutionLoop(target, {"s": torch.zeros(STATE.shape)}, recorder)
-    loop.run(schedule_of(WORKLOAD))
+    loop.run(schedule_of(workload))
     return loop, recorder
 
 
@@ -35,6 +40,14 @@ def test_schedule_is_ordered_gap_free_and_complete(rows: int) -> None:
     assert sum((chunk.token_ids for chunk in schedule.chunks), ()) == tuple(range(7))
     assert [chunk.is_last for chunk in schedule.chunks].count(True) == 1
     assert schedule.chunks[-1].is_last
+
+
+def test_listed_chunks_are_run_as_they_are_listed() -> None:
+    listed = replace(WORKLOAD, chunk_rows=3, prefill_partition=((0, 1), (1, 3)))
+    _, cut = run(executor(), listed)
+    assert [(row["start_position"], row["num_rows"]) for row in cut.steps[:2]] == [(0, 1), (1, 2)]
+    _, whole = run(executor(), replace(WORKLOAD, chunk_rows=3))
+    assert [row["token"] for row in cut.steps[1:]] == [row["token"] for row in whole.steps]
 
 
 def test_steps_cover_the_workload() -> None:
@@ -145,3 +158,86 @@ def test_the_reference_is_cut_as_the_steps_are() -> None:
         (1, "decode", 1, "plane"),
     ]
     assert wrong[0]["max_abs"] == pytest.approx(1.0, abs=1e-6)
+
+
+class Owning(FakeExecutor):
+    """Owns one slot of each of two pools per position, and counts how often it is asked."""
+
+    asked = 0
+
+    def ownership(self) -> tuple[Ownership, ...]:
+        self.asked += 1
+        return tuple(
+            Ownership(
+                pool=pool,
+                page_size=1,
+                num_pages=num_pages,
+                num_live=self.length,
+                num_available=num_pages - 1 - self.length,
+                num_positions=self.length,
+                num_mapped=self.length,
+                num_aliased=0,
+                num_evicted=0,
+                num_leaked=0,
+                num_stale=0,
+            )
+            for pool, num_pages in (("all", 9), ("near", 7))
+        )
+
+
+def owning() -> Owning:
+    weight = torch.arange(SIZE * SIZE, dtype=torch.float32).view(SIZE, SIZE).sin()
+    return Owning(weight, {"s": torch.zeros(STATE.shape)})
+
+
+def test_every_pool_is_counted_once_after_every_step() -> None:
+    target = owning()
+    _, kept = run(target)
+    keys = [(row["repetition"], row["phase"], row["step"]) for row in kept.steps]
+    assert target.asked == len(keys)
+    assert [
+        (row["repetition"], row["phase"], row["step"], row["pool"]) for row in kept.ownership
+    ] == [(*key, pool) for key in keys for pool in ("all", "near")]
+    # After the step: what it wrote is held.
+    held = [int(str(row["start_position"])) + int(str(row["num_rows"])) for row in kept.steps]
+    assert [row["num_positions"] for row in kept.ownership[::2]] == held
+    assert [row["num_available"] for row in kept.ownership[1::2]] == [6 - each for each in held]
+
+
+def test_rows_of_ownership_are_those_of_the_declared_table() -> None:
+    _, kept = run(owning())
+    columns = TABLES["ownership"].columns
+    assert all(set(row) == set(columns) for row in kept.ownership)
+    data, num_rows = tables.encode("ownership", kept.ownership)
+    assert num_rows == len(kept.ownership)
+    assert tables.decode("ownership", data, where="test") == [
+        {name: row[name] for name in columns} for row in kept.ownership
+    ]
+
+
+def test_without_a_pool_there_is_no_row_of_ownership() -> None:
+    _, kept = run(executor())
+    assert kept.ownership == []
+    assert len(kept.steps) == 8
+
+
+def test_counting_what_is_owned_costs_the_sentinels_and_not_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0
+
+    class Slow(Owning):
+        def ownership(self) -> tuple[Ownership, ...]:
+            nonlocal now
+            now += 1000
+            return super().ownership()
+
+        def step(self, *args: object, **kwargs: object):  # type: ignore[no-untyped-def]
+            nonlocal now
+            now += 7
+            return super().step(*args, **kwargs)  # type: ignore[arg-type]
+
+    for module in (decode, recorder):
+        monkeypatch.setattr(module, "monotonic_ns", lambda: now)
+    _, kept = run(Slow(owning().weight, {"s": torch.zeros(STATE.shape)}))
+    assert {(row["duration_ns"], row["sentinel_ns"]) for row in kept.step_times} == {(7, 1000)}

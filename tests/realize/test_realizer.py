@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from fake_family import (
     KNOWN,
+    KNOWN_FORMS,
     MUTABLE,
     REQUEST,
     RESIDENT,
@@ -33,7 +34,7 @@ class Run:
         self.points: list[str] = []
         adapter.begin(AdapterContext(request=REQUEST, memories=self.memories))
         self.realizer = Realizer(
-            the_plan or plan(), adapter, self.memories, KNOWN, self.source, self.points.append
+            the_plan or plan(), adapter, self.memories, KNOWN_FORMS, self.source, self.points.append
         )
         self.realizer.realize(lambda arenas: None)
         self.rows: dict[str, dict[str, Any]] = {

@@ -4,6 +4,9 @@ The figures are written down here, not computed by the code under test: one 2-te
 96 + 64 bytes, a derived table of 32, a mutable state of 64 with its snapshot, 160 bytes of staging
 and the reference outputs. 5 prompt tokens in chunks of 2, three decode steps, twice, in two fresh
 realizations.
+
+The mutable state lies in two pools of pages of 2 positions, of which ``near`` lets go early ones;
+with ``pools=False`` it lies in no pool, in as many bytes.
 """
 
 import copy
@@ -30,7 +33,7 @@ from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
 from harness.measure.pages import BLIND_SPOTS
 from harness.plan import records
-from harness.plan.checks import ACCEPTANCE, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
 from harness.plan.documents import plan_to_document
 from harness.plan.format import plan_digest, plan_file_bytes
 from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
@@ -70,16 +73,23 @@ SPECS: dict[str, tuple[TensorSpec, ...]] = {
         TensorSpec(name="flat", dtype="float32", shape=(16,)),
     ),
     "table-float32": (TensorSpec(name="cos", dtype="float32", shape=(8,)),),
-    "contiguous-float32": (
-        TensorSpec(name="k", dtype="float32", shape=(8,)),
-        TensorSpec(name="v", dtype="float32", shape=(8,)),
-    ),
-    "state-snapshot": (
-        TensorSpec(name="k", dtype="float32", shape=(8,)),
-        TensorSpec(name="v", dtype="float32", shape=(8,)),
-    ),
     "reference-outputs": (TensorSpec(name="all", dtype="float32", shape=(FIXTURE_BYTES // 4,)),),
 }
+MUTABLE_FORMS = ("cells-float32", "state-snapshot")
+POOL_PAGES = {"all": 9, "near": 7}
+POLICY = "evict-near/1"
+
+
+def mutable_specs(pools: bool) -> tuple[TensorSpec, ...]:
+    """Tensors of the mutable state and of its snapshot, 64 bytes: 24 + 24 + 9 + 7, or 32 + 32."""
+    values = tuple(
+        TensorSpec(name=name, dtype="float32", shape=(6 if pools else 8,)) for name in ("k", "v")
+    )
+    live = tuple(
+        TensorSpec(name=f"{pool}.live", dtype="uint8", shape=(pages,))
+        for pool, pages in POOL_PAGES.items()
+    )
+    return (*values, *live) if pools else values
 
 
 class Layout:
@@ -87,12 +97,22 @@ class Layout:
 
     strategy_units = frozenset({"none.prefill-decode/1"})
 
+    def __init__(self, *, pools: bool = True) -> None:
+        self.acceptance_checks = tuple(STATE_CHECKS) if pools else ()
+        self._pools = pools
+
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
-        return representation in SPECS
+        return representation in SPECS or representation in MUTABLE_FORMS
 
     def tensors(
-        self, request: LayoutRequest, representation: str, census: Sequence[CensusEntry]
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
     ) -> tuple[TensorSpec, ...]:
+        if representation in MUTABLE_FORMS:
+            return mutable_specs(self._pools)
         return SPECS[representation]
 
 
@@ -135,7 +155,7 @@ RESIDENT = _intent(
 TABLE = _intent(
     "mat.table.resident", "state.table", "table-float32", VRAM, 32, "required_residency"
 )
-KV = _intent("mat.kv.resident", "state.kv", "contiguous-float32", VRAM, 64, "mutable_authority")
+KV = _intent("mat.kv.resident", "state.kv", "cells-float32", VRAM, 64, "mutable_authority")
 REPLAY = _intent(
     "mat.replay.resident", "state.replay", "state-snapshot", VRAM, 64, "required_test_state"
 )
@@ -177,7 +197,9 @@ MANIFEST = tuple(
 )
 
 
-def make_plan(manifest: Sequence[ManifestEntry] = MANIFEST, **changes: Any) -> LoadedPlan:
+def make_plan(
+    manifest: Sequence[ManifestEntry] = MANIFEST, *, pools: bool = True, **changes: Any
+) -> LoadedPlan:
     """The plan of the synthetic record; ``changes`` replace fields of its record type."""
     data = manifest_bytes(manifest)
     plan = records.Plan(
@@ -311,6 +333,7 @@ def make_plan(manifest: Sequence[ManifestEntry] = MANIFEST, **changes: Any) -> L
             fresh_realizations=REALIZATIONS,
             sampling="greedy",
             max_positions=8,
+            page_size=2 if pools else None,
         ),
         reference_fixture=records.FixtureRecipe(
             loader="unselective-safetensors",
@@ -328,12 +351,13 @@ def make_plan(manifest: Sequence[ManifestEntry] = MANIFEST, **changes: Any) -> L
         checks=records.Checks(
             acceptance=tuple(
                 records.CheckLimit(id=name, limit=ALLOWANCE if name == "memory.unplanned" else None)
-                for name in ACCEPTANCE
+                for name in (*ACCEPTANCE, *(STATE_CHECKS if pools else ()))
             ),
             telemetry=tuple(records.CheckLimit(id=name) for name in TELEMETRY),
         ),
         timeouts=records.TimeoutsS(fixture_s=60, realization_s=60, audit_s=60),
         memory_allowances=records.MemoryAllowances(unplanned_host_bytes=ALLOWANCE),
+        eviction_policy=POLICY if pools else None,
         scope=records.Scope(proves=("nothing real",), does_not_prove=("anything",)),
     )
     document = plan_to_document(replace(plan, **changes))
@@ -539,7 +563,7 @@ def _correctness() -> list[Row]:
     ]
 
 
-def _states() -> list[Row]:
+def _states(pools: bool) -> list[Row]:
     points = [(0, "before_prefill", "empty"), (0, "after_prefill", "prompt")]
     for repetition in range(REPETITIONS):
         points += [(repetition, "after_restore", "prompt"), (repetition, "after_decode", "decoded")]
@@ -547,21 +571,59 @@ def _states() -> list[Row]:
         {
             "repetition": repetition,
             "point": point,
-            "name": name,
-            "bytes": 32,
-            "digest": sha(f"{content} {name}"),
+            "name": spec.name,
+            "bytes": spec.num_bytes,
+            "digest": sha(f"{content} {spec.name}"),
         }
         for repetition, point, content in points
-        for name in ("k", "v")
+        for spec in mutable_specs(pools)
     ]
 
 
-def _fixture_states() -> list[Row]:
+def _fixture_states(pools: bool) -> list[Row]:
     return [
-        {"point": point, "name": name, "bytes": 32, "digest": sha(f"{content} {name}")}
+        {
+            "point": point,
+            "name": spec.name,
+            "bytes": spec.num_bytes,
+            "digest": sha(f"{content} {spec.name}"),
+        }
         for point, content in (("after_prefill", "prompt"), ("after_decode", "decoded"))
-        for name in ("k", "v")
+        for spec in mutable_specs(pools)
     ]
+
+
+# Positions held after a step -> (live pages of "all"; live pages of "near", positions evicted).
+OWNED = {2: (1, 1, 0), 4: (2, 1, 2), 5: (3, 2, 2), 6: (3, 1, 4), 7: (4, 2, 4), 8: (4, 1, 6)}
+
+
+def ownership_row(where: Row, pool: str, held: int, live: int, evicted: int) -> Row:
+    """One row of a pool in which every position that is not evicted has its slot."""
+    pages = POOL_PAGES[pool]
+    return where | {
+        "pool": pool,
+        "page_size": 2,
+        "num_pages": pages,
+        "num_live": live,
+        "num_available": pages - 1 - live,
+        "num_positions": held,
+        "num_mapped": held - evicted,
+        "num_aliased": 0,
+        "num_evicted": evicted,
+        "num_leaked": 0,
+        "num_stale": 0,
+    }
+
+
+def _ownership() -> list[Row]:
+    rows = []
+    for repetition, phase, step, start, count, _token in keyed_steps():
+        where: Row = {"repetition": repetition, "phase": phase, "step": step}
+        held = start + count
+        live, near_live, evicted = OWNED[held]
+        rows.append(ownership_row(where, "all", held, live, 0))
+        rows.append(ownership_row(where, "near", held, near_live, evicted))
+    return rows
 
 
 def _sentinels() -> list[Row]:
@@ -669,7 +731,8 @@ def _checkpoints() -> list[Row]:
     ]
 
 
-def _realization() -> dict[str, list[Row]]:
+def _realization(pools: bool) -> dict[str, list[Row]]:
+    pooled = {"ownership": _ownership()} if pools else {}
     return {
         "materializations": _materializations(),
         "authorities": [
@@ -713,7 +776,8 @@ def _realization() -> dict[str, list[Row]]:
         "tensors": _tensors(),
         "steps": _steps(),
         "correctness": _correctness(),
-        "states": _states(),
+        "states": _states(pools),
+        **pooled,
         "sentinels": _sentinels(),
         "ledger": _ledger(),
         "checkpoints": _checkpoints(),
@@ -728,12 +792,12 @@ def _realization() -> dict[str, list[Row]]:
     }
 
 
-def make_tables() -> Tables:
+def make_tables(*, pools: bool = True) -> Tables:
     """Every table of the passing record, by name and realization."""
     found: Tables = {
         (name, index): rows
         for index in range(REALIZATIONS)
-        for name, rows in _realization().items()
+        for name, rows in _realization(pools).items()
     }
     children = [("fixture", 0)]
     children += [(child, r) for r in range(REALIZATIONS) for child in ("producer", "witness")]
@@ -751,7 +815,7 @@ def make_tables() -> Tables:
     ]
     found["expected_tensors", None] = _expected_tensors()
     found["fixture_outputs", None] = _fixture_outputs()
-    found["fixture_states", None] = _fixture_states()
+    found["fixture_states", None] = _fixture_states(pools)
     return found
 
 

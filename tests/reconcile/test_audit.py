@@ -31,6 +31,7 @@ from synthetic_record import (
 )
 
 from harness.errors import InvalidInputError
+from harness.evidence.declared import TABLES
 from harness.evidence.statement import (
     Claim,
     FixtureReference,
@@ -38,6 +39,7 @@ from harness.evidence.statement import (
     PlanReference,
     SourceIdentity,
 )
+from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
@@ -77,15 +79,13 @@ def paths(verdict: Verdict, check: str) -> list[str]:
 
 
 def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
-    from harness.plan.checks import ACCEPTANCE, TELEMETRY
-
-    assert set(CHECKS) == set(ACCEPTANCE) | set(TELEMETRY)
+    assert set(CHECKS) == set(ACCEPTANCE) | set(STATE_CHECKS) | set(TELEMETRY)
 
 
 def test_all_checks_are_reported_with_the_kind_that_the_plan_gives_them() -> None:
     verdict = faithful(make_tables())
     assert verdict.status == "passed"
-    assert [check.id for check in verdict.checks] == list(CHECKS)
+    assert [check.id for check in verdict.checks] == [*ACCEPTANCE, *STATE_CHECKS, *TELEMETRY]
     kinds = {check.id: check.kind for check in verdict.checks}
     assert kinds.pop("step.times") == kinds.pop("memory.resident") == "telemetry"
     assert set(kinds.values()) == {"acceptance"}
@@ -110,27 +110,40 @@ def with_checks(*acceptance: str, telemetry: tuple[str, ...] = ()) -> LoadedPlan
     return replace(PLAN, plan=replace(PLAN.plan, checks=checks))
 
 
+def tables_of(plan: LoadedPlan) -> Tables:
+    """The passing tables, without those that only belong to a check which the plan lacks."""
+    checks = plan.plan.checks
+    assert checks is not None
+    declared = {check.id for check in (*checks.acceptance, *checks.telemetry)}
+    return {
+        key: rows
+        for key, rows in make_tables().items()
+        if TABLES[key[0]].check in (None, *declared)
+    }
+
+
 @pytest.mark.parametrize("name", DECISIVE)
 def test_a_plan_that_leaves_a_check_out_cannot_have_a_passing_record(name: str) -> None:
     others = [each for each in DECISIVE if each not in (name, "plan.binding")]
     digest = result_digest(PLAN, KEY, by_name(make_tables()))
     for telemetry in ((), (name,)):
         plan = with_checks(*others, telemetry=telemetry)
-        verdict = judged(make_tables(), plan, result_digest=digest)
+        verdict = judged(tables_of(plan), plan, result_digest=digest)
         # As telemetry, the rule itself is judged too, and decides nothing.
         assert failing(verdict) <= {"plan.binding"}
         assert verdict.status == "not_evaluated"
     if name != "plan.binding":
         # The rule is judged too.
-        verdict = judged(make_tables(), with_checks(*others, "plan.binding"), result_digest=digest)
+        plan = with_checks(*others, "plan.binding")
+        verdict = judged(tables_of(plan), plan, result_digest=digest)
         assert verdict.status == "failed"
         assert "plan/$.checks.acceptance" in paths(verdict, "plan.binding")
 
 
 def test_a_check_nobody_has_fails_and_no_check_at_all_is_not_evaluated() -> None:
     assert judged(make_tables(), with_checks("integrity.tables", "no.such")).status == "failed"
-    assert judged(make_tables(), with_checks("integrity.tables")).status == "not_evaluated"
-    assert judged(make_tables(), with_checks()).status == "not_evaluated"
+    for plan in (with_checks("integrity.tables"), with_checks()):
+        assert judged(tables_of(plan), plan).status == "not_evaluated"
 
 
 def test_a_plan_without_checks_cannot_be_audited_by() -> None:
@@ -863,13 +876,13 @@ def test_mutable_state_is_that_of_the_reference() -> None:
 
     assert found(lambda rows: rows[0].update(digest=sha("x"))) == {"0,point=after_prefill"}
     decoded = {"0,point=after_decode", "1,point=after_decode"}
-    assert found(lambda rows: rows[3].update(digest=sha("x"))) == decoded
-    assert found(lambda rows: rows[3].update(bytes=31)) == decoded
-    assert found(lambda rows: rows[3].update(name="w")) == decoded
+    assert found(lambda rows: rows[-1].update(digest=sha("x"))) == decoded
+    assert found(lambda rows: rows[-1].update(bytes=31)) == decoded
+    assert found(lambda rows: rows[-1].update(name="w")) == decoded
     rows = make_tables()
     rows["fixture_states", None].pop()
     assert paths(faithful(rows), "state.selfproof") == [
-        "tables/fixture_states[point=after_decode,name=v]"
+        "tables/fixture_states[point=after_decode,name=near.live]"
     ]
     rows = make_tables()
     extra = rows["fixture_states", None][0] | {"point": "before_prefill"}
@@ -1046,6 +1059,27 @@ def test_a_table_that_cannot_be_read_is_a_difference_of_each_check_that_needs_it
     verdict = audit(PLAN, MANIFEST, damaged, layout=Layout())  # type: ignore[arg-type]
     assert failing(verdict) == {"integrity.tables", "state.selfproof", "result.digest"}
     assert paths(verdict, "state.selfproof") == ["tables/states/r1"]
+
+
+def listing(*partition: tuple[int, int]) -> LoadedPlan:
+    assert PLAN.plan.workload is not None
+    return make_plan(workload=replace(PLAN.plan.workload, prefill_partition=partition))
+
+
+def test_listed_chunks_are_those_that_are_judged() -> None:
+    same = listing((0, 2), (2, 4), (4, 5))
+    digest = result_digest(same, KEY, by_name(make_tables()))
+    assert judged(make_tables(), same, result_digest=digest).status == "passed"
+    other = judged(make_tables(), listing((0, 1), (1, 3), (3, 5)))
+    first = "tables/steps/r0[repetition=0,phase=prefill,step=0].num_rows"
+    second = "tables/steps/r0[repetition=0,phase=prefill,step=1].start_position"
+    assert {first, second} <= set(paths(other, "steps.complete"))
+    assert "$.applicability_key.geometry" in paths(other, "plan.binding")
+    assert paths(other, "state.ownership")
+    fewer = judged(make_tables(), listing((0, 2), (2, 5)))
+    assert "tables/steps/r0[repetition=0,phase=prefill,step=2]" in paths(fewer, "steps.complete")
+    gap = judged(make_tables(), listing((0, 2), (3, 5)))
+    assert "plan/$.workload.prefill_partition[1]" in paths(gap, "plan.binding")
 
 
 @pytest.mark.parametrize(

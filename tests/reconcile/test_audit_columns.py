@@ -20,12 +20,14 @@ from synthetic_record import (
 from harness.evidence.declared import TABLES
 from harness.reconcile.audit import audit
 from harness.reconcile.result import result_digest
-from harness.reconcile.unbound import CELLS, COLUMNS
+from harness.reconcile.unbound import CELLS, EVICTED_COLUMNS
+from harness.reconcile.unbound import COLUMNS as ALWAYS_UNBOUND
 from harness.reconcile.verdict import Verdict
 
 PLAN = make_plan()
 TABLES_THAT_PASS = make_tables()
 PREDICATE = make_predicate(PLAN, TABLES_THAT_PASS)
+COLUMNS = {**ALWAYS_UNBOUND, **EVICTED_COLUMNS}
 
 # Which check must find another value of a column.
 FINDERS: dict[str, dict[str, str]] = {
@@ -61,6 +63,7 @@ FINDERS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("num_nan", "num_inf"), "numbers.finite"),
     "states": dict.fromkeys(TABLES["states"].columns, "state.selfproof"),
     "fixture_states": dict.fromkeys(TABLES["fixture_states"].columns, "state.selfproof"),
+    "ownership": dict.fromkeys(TABLES["ownership"].columns, "state.ownership"),
     "sentinels": dict.fromkeys(("name", "point"), "sentinels.zero") | {"count": "sentinels.zero"},
     "ledger": dict.fromkeys(
         TABLES["ledger"].columns.keys() - {"peak_allocated_bytes", "unplanned_tensor_bytes"},
@@ -114,6 +117,17 @@ JOINT: list[tuple[str, tuple[str, ...], Callable[[Row], Row]]] = [
         ("margin",),
         lambda row: {"margin": None if row["margin"] is None else row["margin"] + 1.0},
     ),
+    (
+        "ownership",
+        ("num_live", "num_available", "num_mapped", "num_evicted"),
+        # One page more is evicted once more than a page is held.
+        lambda row: {
+            "num_live": row["num_live"] - (row["num_mapped"] > 2),
+            "num_available": row["num_available"] + (row["num_mapped"] > 2),
+            "num_mapped": row["num_mapped"] - 2 * (row["num_mapped"] > 2),
+            "num_evicted": row["num_evicted"] + 2 * (row["num_mapped"] > 2),
+        },
+    ),
 ]
 JOINT_COLUMNS = {(name, column) for name, columns, _ in JOINT for column in columns}
 # Values that lie outside the bounds of a bounded column, by column: (index of the row, value).
@@ -121,6 +135,10 @@ OUTSIDE: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("sources", "num_opens"): (0, 0, "integrity.source"),
     ("sources", "num_closes"): (0, 0, "integrity.source"),
     ("steps", "margin"): (8, -0.5, "numbers.finite"),
+    ("ownership", "num_live"): (0, 2, "state.ownership"),
+    ("ownership", "num_available"): (0, 6, "state.ownership"),
+    ("ownership", "num_mapped"): (0, 1, "state.ownership"),
+    ("ownership", "num_evicted"): (0, -1, "state.ownership"),
     ("sentinels", "canary_count"): (0, 0, "sentinels.canaries"),
     ("ledger", "peak_allocated_bytes"): (11, 1, "memory.ledger"),
     ("ledger", "unplanned_tensor_bytes"): (10, 1, "memory.unplanned"),
@@ -306,7 +324,7 @@ def test_mutable_state_before_the_prompt_is_the_one_that_no_other_writer_gives()
                 row
                 | {
                     "name": f"{row['name']}2",
-                    "bytes": row["bytes"] + (8 if row["name"] == "k" else -8),
+                    "bytes": row["bytes"] + {"k": 8, "v": -8}.get(row["name"], 0),
                     "digest": row["digest"][:-8] + row["digest"][-8:][::-1],
                 }
                 if point in (row["point"], "everywhere")

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def test_the_name_binds_recipe_machine_and_source(
             else:
                 patch.setattr(fixture, what, lambda *_, value=value: value)
             assert fixture.cache_name(small_plan) != name
+
+
+def test_the_name_binds_the_form_of_each_copy(small_plan: LoadedPlan) -> None:
+    name = fixture.cache_name(small_plan)
+    for index, intent in enumerate(small_plan.plan.materializations):
+        listed = list(small_plan.plan.materializations)
+        listed[index] = replace(intent, representation="another")
+        plan = replace(small_plan, plan=replace(small_plan.plan, materializations=tuple(listed)))
+        # Staging is how a copy comes about, not what it is.
+        assert (fixture.cache_name(plan) != name) == (intent.persistence == "persistent")
 
 
 def test_what_lies_in_the_way_is_replaced(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.adapters.llama.fields import Fields
+from harness.adapters.common.fields import Fields
 
 _IGNORED = frozenset(
     (

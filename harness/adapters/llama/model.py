@@ -7,7 +7,8 @@ Shape legend: R rows of the step, T positions covered after it, H hidden size, N
 K KV heads, D head size, I intermediate size, V vocabulary size.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +19,12 @@ import kernels.gated_activation.api as gated_activation
 import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
-import kernels.sampling.api as sampling
+from harness.adapters.common.stepping import ExpectedTensor, RangeExecutor, require_tensors
 from harness.adapters.llama.config import LlamaConfig
 from harness.adapters.llama.keys import resident_tensors
 from harness.adapters.llama.layout import STRATEGY_UNIT
-from harness.errors import InvalidInputError
 from harness.plan.records import ModelRange
-from harness.realize.adapter import Choice, StepOutput, Tap
+from harness.realize.adapter import StepOutput, Tap
 from harness.state.session import Session
 
 _BOUNDARIES_PER_LAYER = 12
@@ -53,7 +53,7 @@ class _Step:
     num_rows: int
     cos: torch.Tensor
     sin: torch.Tensor
-    mask: torch.Tensor | None
+    reads: attention.AttentionContext
     k_rows: tuple[torch.Tensor, ...]
     """Per layer [R, K, D]: where this step's keys go."""
     v_rows: tuple[torch.Tensor, ...]
@@ -62,7 +62,7 @@ class _Step:
     v_prefix: tuple[torch.Tensor, ...]
 
 
-class LlamaExecutor:
+class LlamaExecutor(RangeExecutor):
     """Runs a range of layers; implements :class:`harness.realize.adapter.Executor`.
 
     Ops of the kernel set are chosen, and every tensor's geometry is checked, once at binding.
@@ -85,21 +85,25 @@ class LlamaExecutor:
             kernels.kernel_sets.UnknownKernelSetError: When the kernel set is not built.
         """
         _check_geometry(config, spec, residents, rope_tables, session)
-        self._kernel_set = kernel_set
+        super().__init__(
+            strategy_unit=STRATEGY_UNIT,
+            kernel_set=kernel_set,
+            dtype=session.tensors["k"].dtype,
+            session=session,
+        )
         self._linear = linear.select(kernel_set)
         self._rms_norm = rms_norm.select(kernel_set)
         self._rope = rope.select(kernel_set)
         self._attention = attention.select(kernel_set)
-        self._silu_gated = gated_activation.select(kernel_set)
+        self._silu_gated = gated_activation.select_silu(kernel_set)
         self._embed = embedding.select(kernel_set)
-        self._greedy = sampling.select(kernel_set)
         self._num_heads = config.num_heads
         self._num_kv_heads = config.num_kv_heads
         self._head_dim = config.head_dim
+        self._score_scale = 1 / math.sqrt(config.head_dim)
         self._hidden_size = config.hidden_size
         self._vocab_size = config.vocab_size
         self._eps = config.rms_norm_eps
-        self._session = session
         self._k = session.tensors["k"]
         self._v = session.tensors["v"]
         self._cos = rope_tables["cos"]
@@ -114,59 +118,8 @@ class LlamaExecutor:
             _bind_layer(residents, layer) for layer in range(spec.start_layer, spec.end_layer)
         )
 
-    @torch.inference_mode()
-    def step(
-        self,
-        token_ids: Sequence[int],
-        start_position: int,
-        *,
-        want_logits: bool,
-        tap: Tap | None = None,
-    ) -> StepOutput:
-        """Run one step over token ids; see :meth:`step_plane` for a range without embeddings.
-
-        Raises:
-            InvalidInputError: For no rows, an id outside the vocabulary, or a gap.
-            ResourceError: When the cache's capacity is exceeded. Nothing is written then.
-        """
-        if self._table is None:
-            raise InvalidInputError(
-                "this range has no embeddings", hint="pass the plane of the range before it"
-            )
-        if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
-            raise InvalidInputError(
-                "token ids are not valid",
-                expected=f"one or more in [0, {self._vocab_size})",
-                got=str(list(token_ids)[:16]),
-            )
-        self._session.cover(start_position, len(token_ids))
-        ids = torch.tensor(token_ids, dtype=torch.int64, device=self._table.device)
-        hidden = self._embed(ids, self._table)
-        if tap is not None:
-            tap(0, ids)
-            tap(1, hidden)
-        return self._run(hidden, start_position, want_logits, tap, 2)
-
-    @torch.inference_mode()
-    def step_plane(
-        self,
-        plane: torch.Tensor,
-        start_position: int,
-        *,
-        want_logits: bool,
-        tap: Tap | None = None,
-    ) -> StepOutput:
-        """Run one step over the plane [R, H] that the range before this one put out."""
-        if plane.ndim != 2 or plane.shape[1] != self._hidden_size or plane.dtype != self._k.dtype:
-            raise InvalidInputError(
-                "the plane does not fit",
-                expected=f"[rows, {self._hidden_size}] of {self._k.dtype}",
-                got=f"{list(plane.shape)} of {plane.dtype}",
-            )
-        self._session.cover(start_position, plane.shape[0])
-        if tap is not None:
-            tap(0, plane)
-        return self._run(plane, start_position, want_logits, tap, 1)
+    def _embedded(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return self._embed(token_ids, table)
 
     def _run(
         self,
@@ -199,7 +152,9 @@ class LlamaExecutor:
             num_rows=num_rows,
             cos=cos,
             sin=sin,
-            mask=attention.causal_mask(num_rows, start_position, hidden.dtype, hidden.device),
+            reads=self._attention.prepare(
+                num_rows, start_position, dtype=hidden.dtype, device=hidden.device
+            ),
             k_rows=self._k[:, start_position:end].unbind(0),
             v_rows=self._v[:, start_position:end].unbind(0),
             k_prefix=self._k[:, :end].unbind(0),
@@ -224,7 +179,9 @@ class LlamaExecutor:
         q, k, v = rotated[:, :num_heads], rotated[:, num_heads:], heads[:, rotated_heads:]
         step.k_rows[index].copy_(k)
         step.v_rows[index].copy_(v)
-        mixed = self._attention(q, step.k_prefix[index], step.v_prefix[index], step.mask)
+        mixed = self._attention.attend(
+            q, step.k_prefix[index], step.v_prefix[index], step.reads, self._score_scale
+        )
         projected = self._linear(mixed, layer.o, layer.o_bias)
         residual = hidden + projected
         if tap is not None:
@@ -252,44 +209,6 @@ class LlamaExecutor:
             tap(boundary + 2, out)
             tap(boundary + 3, residual)
         return residual
-
-    @property
-    def strategy_unit(self) -> str:
-        """Prefill and decode of a range of layers."""
-        return STRATEGY_UNIT
-
-    def conditions(self) -> Mapping[str, str]:
-        """Dtype and capacity of the cache, and the kernel set that the ops were chosen from."""
-        return {
-            "dtype": str(self._k.dtype).removeprefix("torch."),
-            "kernel_set": self._kernel_set,
-            "positions": str(self._k.shape[1]),
-        }
-
-    def choose(self, logits: torch.Tensor) -> Choice:
-        """Greedy choice from ``logits`` [V], by the kernel set's own op."""
-        token, margin = self._greedy(logits)
-        return Choice(token=token, margin=margin)
-
-    def reset(self) -> None:
-        """Return the cache to empty: zero tensors, frontier 0."""
-        self._session.reset()
-
-    def declared_state(self) -> Mapping[str, torch.Tensor]:
-        """The cache: ``k`` and ``v``, each [layers, positions, K, D]."""
-        return self._session.tensors
-
-    def frontier(self) -> int:
-        """Number of positions the cache holds."""
-        return self._session.frontier
-
-    def restore_frontier(self, positions: int) -> None:
-        """Set the frontier after the cache was restored bytewise."""
-        self._session.restore(positions)
-
-    def observed_authorities(self) -> Mapping[str, str]:
-        """The cache's logical state and the lineage that its owner holds."""
-        return {self._session.logical_state_id: self._session.lineage}
 
 
 def _bind_layer(residents: Mapping[str, torch.Tensor], layer: int) -> _Layer:
@@ -320,19 +239,9 @@ def _check_geometry(
     num_layers, positions = spec.end_layer - spec.start_layer, session.capacity_positions
     cache = (num_layers, positions, config.num_kv_heads, config.head_dim)
     table = (positions, config.head_dim // 2)
-    wanted = [(residents, t.name, t.shape, dtype) for t in resident_tensors(config, spec)]
+    wanted: list[ExpectedTensor] = [
+        (residents, t.name, t.shape, dtype) for t in resident_tensors(config, spec)
+    ]
     wanted += [(rope_tables, name, table, torch.float32) for name in ("cos", "sin")]
     wanted += [(state, name, cache, dtype) for name in ("k", "v")]
-    problems = []
-    for tensors, name, shape, expected in wanted:
-        tensor = tensors.get(name)
-        if tensor is None:
-            problems.append(f"{name}: absent")
-        elif tuple(tensor.shape) != shape or tensor.dtype != expected:
-            problems.append(
-                f"{name}: expected {shape} {expected}, got {tuple(tensor.shape)} {tensor.dtype}"
-            )
-    if problems:
-        raise InvalidInputError(
-            "resident tensors do not fit the model", got="; ".join(sorted(problems))
-        )
+    require_tensors(wanted)

@@ -1,34 +1,21 @@
-"""The ordinary, unselective load: what reference outputs and expected digests are made from.
+"""The Llama family's reference: an ordinary load and the same forward code over it.
 
-Shares the forward code with the realized path and nothing of its loading: every safetensors file
-is loaded whole, tensors are concatenated and cast in plain memory, no arena, no bounded reader.
 Rotary tables come from the one formula there is: their digests show corruption, not a wrong
 formula; that is shown against another implementation in the tests.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
+from harness.adapters.common.ordinary import OrdinaryReference, concatenated, load_files
 from harness.adapters.llama.config import LlamaConfig, read_config
-from harness.adapters.llama.layout import KV, MERGED, ROPE_TABLE
+from harness.adapters.llama.layout import KV, MERGED, ROPE_TABLE, LlamaLayout
 from harness.adapters.llama.model import LlamaExecutor
 from harness.adapters.llama.rope import rope_tables
-from harness.errors import CheckpointError
 from harness.plan.layout import LayoutRequest
 from harness.plan.records import ModelRange
 from harness.state.session import Session
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrdinaryReference:
-    """A model loaded the ordinary way."""
-
-    executor: LlamaExecutor
-    residents: dict[str, dict[str, torch.Tensor]]
-    """Expected tensors of each immutable or derived representation, by name."""
 
 
 class LlamaReference:
@@ -40,17 +27,11 @@ class LlamaReference:
         positions = request.workload.max_positions
         weights = load_ordinary(root, request)
         tables = rope_tables(config, positions)
-        dtype = getattr(torch, request.determinism.dtype)
-        shape = (
-            spec.end_layer - spec.start_layer,
-            positions,
-            config.num_kv_heads,
-            config.head_dim,
-        )
+        cache = LlamaLayout().mutable_tensors(request, request.determinism.dtype)
         session = Session(
             logical_state_id=KV,
             epoch=1,
-            tensors={name: torch.zeros(shape, dtype=dtype) for name in ("k", "v")},
+            tensors={t.name: torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in cache},
             capacity_positions=positions,
         )
         executor = LlamaExecutor(
@@ -77,20 +58,8 @@ def load_ordinary(root: Path, request: LayoutRequest) -> dict[str, torch.Tensor]
     Raises:
         CheckpointError: When a tensor is absent, or is in two files.
     """
-    dtype = getattr(torch, request.determinism.dtype)
-    loaded: dict[str, torch.Tensor] = {}
-    for path in sorted(root.glob("*.safetensors")):
-        for key, tensor in load_file(path).items():
-            if key in loaded:
-                raise CheckpointError("a tensor is in two files", got=key, where=path.name)
-            loaded[key] = tensor
-    merged = {}
-    for name, keys in _recipe(read_config(request.config), request.spec).items():
-        absent = [key for key in keys if key not in loaded]
-        if absent:
-            raise CheckpointError("tensors are absent", got=", ".join(absent), where=str(root))
-        merged[name] = torch.cat([loaded[key].to(dtype) for key in keys])
-    return merged
+    recipe = _recipe(read_config(request.config), request.spec)
+    return concatenated(load_files(root), recipe, getattr(torch, request.determinism.dtype))
 
 
 def _recipe(config: LlamaConfig, spec: ModelRange) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ class NamedSupport:
 
     representations: Mapping[str, frozenset[str]]
     strategy_units: frozenset[str]
+    acceptance_checks: tuple[str, ...] = ()
 
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
         """Whether the names list the representation for the state."""

@@ -29,6 +29,10 @@ class AdapterSupport(Protocol):
     def strategy_units(self) -> AbstractSet[str]:
         """Executions the adapter can run."""
 
+    @property
+    def acceptance_checks(self) -> tuple[str, ...]:
+        """Checks, beyond those of every plan, that decide the verdict of its plans."""
+
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
         """Whether the adapter can realize the state in the representation."""
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from harness.plan.checks import ACCEPTANCE, LIMITED, TELEMETRY, UNPLANNED_BYTES
+from harness.plan.checks import ACCEPTANCE, LIMITED, STATE_CHECKS, TELEMETRY, UNPLANNED_BYTES
+from harness.plan.partition import partition_faults
 from harness.plan.recipe import FIXTURE_LOADER, FIXTURE_OUTPUTS
 from harness.plan.records import CheckLimit, Checks, Finding, Workload
 from harness.plan.rules.context import RuleContext
@@ -30,6 +31,9 @@ def _workload(workload: Workload) -> Iterator[Finding]:
             f"decode steps need {needed} positions, there are {workload.max_positions}"
         )
         yield Finding(path="$.workload.max_positions", rule=WORKLOAD, message=message)
+    for index, message in partition_faults(workload):
+        path = f"$.workload.prefill_partition[{index}]"
+        yield Finding(path=path, rule=WORKLOAD, message=message)
 
 
 def _fixture(context: RuleContext) -> Iterator[Finding]:
@@ -58,7 +62,7 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     ):
         for index, check in enumerate(listed):
             path = f"$.checks.{where}[{index}]"
-            if check.id not in known:
+            if check.id not in known and not (where == "acceptance" and check.id in STATE_CHECKS):
                 message = f"unknown {where} check {check.id!r}"
                 yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
             if check.id in seen:
@@ -67,7 +71,8 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
             seen.add(check.id)
             yield from _limit(context, f"{path}.limit", check)
     declared = {check.id for check in checks.acceptance}
-    for name in sorted(ACCEPTANCE.keys() - declared):
+    own = () if context.support is None else context.support.acceptance_checks
+    for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)
 

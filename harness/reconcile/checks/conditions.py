@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from harness.plan.check import check_plan
+from harness.plan.partition import prefill_partition
 from harness.plan.recipe import recipe_digest
 from harness.plan.records import Plan, Workload
 from harness.reconcile.compare import compare
@@ -121,8 +122,7 @@ def planned_facts(plan: Plan) -> dict[str, str]:
 
 def planned_geometry(workload: Workload) -> str:
     """Prefill steps by rows, number of decode steps, and capacity, as facts write them."""
-    prompt, rows = len(workload.prompt_token_ids), workload.chunk_rows
-    chunks = [min(rows, prompt - start) for start in range(0, prompt, rows)]
+    chunks = [end - start for start, end in prefill_partition(workload)]
     prefill = "+".join(f"{len(list(group))}x{size}" for size, group in groupby(chunks))
     return f"prefill={prefill},decode={workload.decode_steps},positions={workload.max_positions}"
 

@@ -9,7 +9,7 @@ from harness.reconcile.view import Subject, expected_tables, table_path
 
 def tables(subject: Subject, findings: Findings) -> None:
     """Exactly the tables of a complete record, each readable and with unique keys."""
-    expected = expected_tables(subject.view.num_realizations)
+    expected = expected_tables(subject.view.num_realizations, subject.checks)
     named = Counter((table.name, table.realization) for table in subject.predicate.tables)
     for name, realization in expected:
         if (name, realization) in named:

@@ -106,13 +106,12 @@ def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) 
 def _padding(subject: Subject, findings: Findings, arenas: KeyedRows) -> None:
     """No arena has room for more than its tensors, each aligned, and the rest of one page."""
     specs = subject.specs or {}
-    bounds = {
-        intent.id: intent.expected_bytes
-        + ALIGNMENT_BYTES * len(specs[intent.representation])
-        + MAX_PAGE_BYTES
-        for intent in subject.plan.materializations
-        if intent.representation in specs
-    }
+    bounds = {}
+    for intent in subject.plan.materializations:
+        form = (intent.logical_state_id, intent.representation)
+        if form in specs:
+            padding = ALIGNMENT_BYTES * len(specs[form]) + MAX_PAGE_BYTES
+            bounds[intent.id] = intent.expected_bytes + padding
     for key, row in arenas.rows.items():
         bound, declared = bounds.get(key[1]), row["declared_bytes"]
         if bound is not None:

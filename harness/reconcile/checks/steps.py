@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.plan.layout import DTYPE_BYTES
+from harness.plan.partition import prefill_partition
 from harness.plan.records import Workload
 from harness.reconcile.findings import Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
@@ -29,16 +30,16 @@ class PlannedStep:
 
 def planned_steps(workload: Workload) -> list[PlannedStep]:
     """The prefill chunks in order, then the decode steps of one repetition."""
-    prompt, rows = len(workload.prompt_token_ids), workload.chunk_rows
+    prompt = len(workload.prompt_token_ids)
     prefill = [
         PlannedStep(
             phase="prefill",
             step=index,
             start_position=start,
-            num_rows=min(rows, prompt - start),
-            chooses=start + rows >= prompt,
+            num_rows=end - start,
+            chooses=end >= prompt,
         )
-        for index, start in enumerate(range(0, prompt, rows))
+        for index, (start, end) in enumerate(prefill_partition(workload))
     ]
     decode = [
         PlannedStep(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from harness.evidence.predicates import PLANTED_FAULT
 from harness.measure.pages import BLIND_SPOTS
 from harness.reconcile.checks.memory import SETTLED, shrinkage
 from harness.reconcile.findings import ABSENT, Findings
@@ -79,7 +80,11 @@ def _claims(subject: Subject, findings: Findings) -> None:
         findings.differ(f"$.claims.{BLIND_SPOT}", f"{label}: {detail}", ABSENT)
     for label, detail in sorted((said - spots).elements()):
         findings.differ(f"$.claims.{BLIND_SPOT}", ABSENT, f"{label}: {detail}")
-    for name in sorted({c.name for c in subject.predicate.claims} - {CUDA, CUDA_GRAPH, BLIND_SPOT}):
+    known = {CUDA, CUDA_GRAPH, BLIND_SPOT, PLANTED_FAULT}
+    for claim in subject.predicate.claims:
+        if claim.name == PLANTED_FAULT:
+            findings.differ(f"$.claims.{PLANTED_FAULT}", "no fault planted", claim.detail)
+    for name in sorted({c.name for c in subject.predicate.claims} - known):
         findings.differ(f"$.claims.{name}", ABSENT, "a claim that nothing supports")
 
 

@@ -50,12 +50,15 @@ def expected(subject: Subject, findings: Findings) -> None:
 
 
 def _reference_complete(subject: Subject, findings: Findings, reference: KeyedRows) -> None:
-    forms = {intent.representation for intent in hashed(subject.plan)}
+    forms = {
+        intent.representation: (intent.logical_state_id, intent.representation)
+        for intent in hashed(subject.plan)
+    }
     for key in reference.rows:
         if key[0] not in forms:
             findings.differ(reference.path(key), ABSENT, "a tensor of no planned residency")
     for form in sorted(forms):
-        if subject.specs is None or form not in subject.specs:
+        if subject.specs is None or forms[form] not in subject.specs:
             present = any(key[0] == form for key in reference.rows)
             where = f"{reference.where}[representation={form}]"
             findings.require(present, where, "its tensors", ABSENT)
@@ -66,7 +69,7 @@ def _reference_complete(subject: Subject, findings: Findings, reference: KeyedRo
                 "shape": list(spec.shape),
                 "bytes": spec.num_bytes,
             }
-            for spec in subject.specs[form]
+            for spec in subject.specs[forms[form]]
         }
         of_form = KeyedRows(
             reference.where,

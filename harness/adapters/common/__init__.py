@@ -1,0 +1,1 @@
+"""What model families share: rows, banks, designs of states, realization. Knows no family."""

@@ -1,0 +1,104 @@
+"""Resident tensors as slots, each filled once from one checkpoint tensor. Knows no family.
+
+Whether a slot holds data is known twice: from the record of completed fills, and from the bytes,
+since a slot is marked before it is filled and a row that is still all marks was never written.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from harness.adapters.common.fills import check_read, fill
+from harness.adapters.common.rows import Fill, ResidentTensor, RowSource
+from harness.errors import InvalidInputError
+from harness.realize.adapter import TensorSource
+
+_MARK = 0xFF
+_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
+
+def mark_unwritten(tensor: torch.Tensor) -> None:
+    """Fill with a bit pattern (a negative NaN in every element) that no row of weights has."""
+    tensor.reshape(-1).view(torch.uint8).fill_(_MARK)
+
+
+def is_unwritten(tensor: torch.Tensor) -> bool:
+    """Whether some row (the whole of a vector) still holds nothing but marks."""
+    bits = tensor.reshape(-1).view(_SIGNED[tensor.element_size()])
+    bits = bits.view(tensor.shape[0] if tensor.ndim == 2 else 1, -1)
+    # As a signed integer a mark is -1, above every other negative: few rows need a second look.
+    suspects = bits[bits.amax(dim=1) == -1]
+    return bool(suspects.numel()) and bool((suspects.amin(dim=1) == -1).any())
+
+
+class ResidentBank:
+    """Slots of one residency; one checkpoint tensor may fill several."""
+
+    def __init__(
+        self, residents: Sequence[ResidentTensor], tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        self._tensors = tensors
+        self._slots: dict[str, list[tuple[str, RowSource]]] = {}
+        for tensor in residents:
+            for source in tensor.sources:
+                self._slots.setdefault(source.key, []).append((tensor.name, source))
+        self._filled: set[str] = set()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Checkpoint keys in arena order."""
+        return tuple(self._slots)
+
+    def takes(self, key: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        """Whether a checkpoint tensor of this form can be read straight into its first slot."""
+        name, source = self._slots[key][0]
+        slot = self._rows(name, source)
+        is_copied = source.fill in (Fill.COPY, Fill.COPY_SCALES)
+        return is_copied and slot.dtype == getattr(torch, dtype) and tuple(slot.shape) == shape
+
+    def read(self, key: str, source: TensorSource) -> None:
+        """Read one checkpoint tensor that :meth:`takes` allows straight into its rows."""
+        (place, first), *others = self._take(key)
+        source.read_into(key, first)
+        check_read(place, first)
+        for other, slot in others:
+            fill(other, slot, first)
+        self._filled.add(key)
+
+    def fill(self, key: str, tensor: torch.Tensor) -> None:
+        """Bring one checkpoint tensor into its rows, as its sources say.
+
+        Raises:
+            CheckpointError: When a scale is not one.
+        """
+        for source, slot in self._take(key):
+            fill(source, slot, tensor)
+        self._filled.add(key)
+
+    def copy(self, other: "ResidentBank") -> None:
+        """Copy every tensor of a bank of the same slots, and what is known of them."""
+        for name, tensor in self._tensors.items():
+            tensor.copy_(other._tensors[name])
+        self._filled |= other._filled
+
+    def unpopulated(self) -> tuple[str, ...]:
+        """Slots without data, as ``tensor[first:last] <- key``, in arena order."""
+        return tuple(
+            f"{name}[{source.row_offset}:{source.row_offset + source.rows}] <- {key}"
+            for key, slots in self._slots.items()
+            for name, source in slots
+            if key not in self._filled
+            or (source.fill.places and is_unwritten(self._rows(name, source)))
+        )
+
+    def _rows(self, name: str, source: RowSource) -> torch.Tensor:
+        return self._tensors[name][source.row_offset : source.row_offset + source.rows]
+
+    def _take(self, key: str) -> list[tuple[RowSource, torch.Tensor]]:
+        if key in self._filled:
+            raise InvalidInputError("a slot is filled twice", where=key)
+        slots = [(source, self._rows(name, source)) for name, source in self._slots[key]]
+        for source, slot in slots:
+            if source.fill.places:
+                mark_unwritten(slot)
+        return slots

@@ -1,0 +1,429 @@
+"""The part of a layout that is the same in every family: states, forms, bytes and refusals.
+
+A family declares its resident tensors, its derived tables and its mutable state; from these follow
+the designs of its logical states and the exact tensors of each representation. Pure arithmetic;
+imports no torch and knows no family.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from harness.adapters.common.rows import (
+    ResidentTensor,
+    needed_entries,
+    resident_bytes_by_key,
+    source_shapes,
+)
+from harness.errors import PlanError
+from harness.plan.layout import (
+    CHECKPOINT_NATIVE,
+    CHECKPOINT_WINDOW,
+    REFERENCE_OUTPUTS,
+    STATE_SNAPSHOT,
+    CensusEntry,
+    LayoutRequest,
+    LeftOut,
+    StateDesign,
+    TensorSpec,
+)
+from harness.plan.records import Finding, ModelRange
+
+COMPUTE_DTYPES = ("bfloat16", "float32")
+BACKING_SOURCE = "checkpoint"
+
+WEIGHTS = "state.weights"
+REPLAY = "state.replay-baseline"
+FIXTURE = "state.reference-fixture"
+
+_STAGING = {"whole": CHECKPOINT_NATIVE, "streaming": CHECKPOINT_WINDOW, "none": None}
+
+
+class FamilyLayout(ABC):
+    """A family's :class:`harness.plan.layout.AdapterLayout`, but for what only it knows."""
+
+    family: ClassVar[str]
+    strategy_units: ClassVar[frozenset[str]]
+    boundaries_version: ClassVar[str]
+    kernel_sets: ClassVar[Mapping[str, bool]]
+    acceptance_checks: ClassVar[tuple[str, ...]] = ()
+    eviction_policies: ClassVar[frozenset[str]] = frozenset()
+
+    resident_forms: ClassVar[Mapping[str, str]]
+    """Immutable state -> name of its merged representation, without its compute dtype.
+
+    No two states have the same: a resident tensor is named by its form.
+    """
+    bank_staging: ClassVar[frozenset[str]] = frozenset()
+    """Staging representations whose tensors are those of the residency, not of the files."""
+    derived_forms: ClassVar[Mapping[str, str]]
+    """Logical state that is reconstructed and read by the execution -> its one representation."""
+    mutable_state: ClassVar[str] = "state.kv"
+    mutable_form: ClassVar[str]
+    """Name of the mutable state's representation, without its compute dtype."""
+
+    @abstractmethod
+    def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Normalize a ``config.json``; every unsupported field is refused by name."""
+
+    @abstractmethod
+    def residents(
+        self, config: Mapping[str, Any], spec: ModelRange
+    ) -> Mapping[str, tuple[ResidentTensor, ...]]:
+        """Resident tensors of each immutable state that the range has, in arena order."""
+
+    @abstractmethod
+    def derived_tensors(self, request: LayoutRequest, state_id: str) -> tuple[TensorSpec, ...]:
+        """Tensors of one derived state."""
+
+    @abstractmethod
+    def mutable_tensors(self, request: LayoutRequest, dtype: str) -> tuple[TensorSpec, ...]:
+        """Declared tensors of the mutable state, in a compute dtype."""
+
+    @abstractmethod
+    def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
+        """Boundaries of one step with logits, in execution order."""
+
+    @abstractmethod
+    def sizes(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Hidden size and vocabulary size."""
+
+    def forms(self, state_id: str, dtype: str) -> tuple[str, ...]:
+        """Representations of an immutable state in a compute dtype, the family's own first."""
+        return (self.resident_forms[state_id] + dtype,)
+
+    def mutable_forms(self, dtype: str) -> tuple[str, ...]:
+        """Representations of the mutable state in a compute dtype, the family's own first."""
+        return (self.mutable_form + dtype,)
+
+    def form_tensors(
+        self, config: Mapping[str, Any], spec: ModelRange, state_id: str, form: str
+    ) -> tuple[ResidentTensor, ...]:
+        """Resident tensors of one immutable state in one of its forms, in arena order."""
+        del form
+        return self.residents(config, spec).get(state_id, ())
+
+    def staging_form(self, request: LayoutRequest, state_id: str) -> str | None:
+        """Representation in which an immutable state is staged, or ``None``."""
+        del state_id
+        return _STAGING[request.staging]
+
+    def derived_in(self, request: LayoutRequest) -> Mapping[str, str]:
+        """Derived states that an execution of this request reads, each with its form."""
+        del request
+        return self.derived_forms
+
+    def chosen_form(self, request: LayoutRequest, state_id: str) -> str:
+        """Form of an immutable state's persistent copy: the one asked for, or the family's own."""
+        own = self.forms(state_id, request.determinism.dtype)[0]
+        return request.representations.get(state_id, own)
+
+    def chosen_residents(self, request: LayoutRequest) -> Mapping[str, tuple[ResidentTensor, ...]]:
+        """Resident tensors of every immutable state that the range has, as they were chosen."""
+        chosen = {
+            state_id: self.form_tensors(
+                request.config, request.spec, state_id, self.chosen_form(request, state_id)
+            )
+            for state_id in self.resident_forms
+        }
+        return {state_id: tensors for state_id, tensors in chosen.items() if tensors}
+
+    def faults(self, request: LayoutRequest) -> list[tuple[str, str]]:
+        """What else the family cannot realize of a request, as (path, message)."""
+        return []
+
+    def tensor_keys(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[str, ...]:
+        """Checkpoint keys that the range needs in these forms, or the family's own, sorted."""
+        return tuple(source_shapes(self._all_residents(config, spec, representations or {})))
+
+    def left_out_by(
+        self, config: Mapping[str, Any], spec: ModelRange, census: Sequence[CensusEntry]
+    ) -> Mapping[str, str]:
+        """Key -> rule, for every tensor of a checkpoint that a rule leaves out.
+
+        Raises:
+            PlanError: When the checkpoint is of another layout altogether.
+        """
+        del config, spec
+        return dict.fromkeys((entry.key for entry in census), "not needed")
+
+    def account(
+        self,
+        config: Mapping[str, Any],
+        spec: ModelRange,
+        census: Sequence[CensusEntry],
+        representations: Mapping[str, str] | None = None,
+    ) -> tuple[LeftOut, ...]:
+        """Account for every tensor of a whole checkpoint: needed, or left out by a rule.
+
+        Raises:
+            PlanError: Naming what is missing, misshapen, or there without a rule to leave it out.
+        """
+        rules = self.left_out_by(config, spec, census)
+        residents = self._all_residents(config, spec, representations or {})
+        needed = {entry.key for entry in needed_entries(residents, census)}
+        others = [entry for entry in census if entry.key not in needed]
+        unknown = sorted(entry.key for entry in others if entry.key not in rules)
+        if unknown:
+            message = "is no tensor of this model, and no rule leaves it out"
+            raise PlanError(
+                "the checkpoint holds what is not known",
+                [Finding(path=key, rule="checkpoint-tensors", message=message) for key in unknown],
+            )
+        counted: dict[str, list[int]] = {}
+        for entry in others:
+            counted.setdefault(rules[entry.key], []).append(entry.source_bytes)
+        return tuple(
+            LeftOut(rule=rule, num_tensors=len(sizes), source_bytes=sum(sizes))
+            for rule, sizes in sorted(counted.items())
+        )
+
+    def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
+        """Checkpoint key -> shape of a whole model with this ``config.json``, sorted."""
+        config = self.parse_config(document)
+        whole = ModelRange(
+            start_layer=0,
+            end_layer=int(config["num_layers"]),
+            owns_embeddings=True,
+            owns_final_norm_head=True,
+            model_repository="",
+            revision="",
+        )
+        return source_shapes(self._all_residents(config, whole, {}))
+
+    def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
+        """The logical states of a range, in realization order."""
+        self._check(request)
+        dtype = request.determinism.dtype
+        residents = self.chosen_residents(request)
+        immutable = [
+            StateDesign(
+                id=state_id,
+                semantic_class="immutable_source",
+                from_checkpoint=True,
+                reconstruction_inputs=None,
+                tensor_keys=tuple(source_shapes(residents[state_id])),
+                staging_representation=self.staging_form(request, state_id),
+                representation=self.chosen_form(request, state_id),
+                role="required_residency",
+                on_device=True,
+                forbidden_on_host=True,
+                required_by_execution=True,
+            )
+            for state_id in residents
+        ]
+        derived = [
+            _derived(state_id, (BACKING_SOURCE,), form, "required_residency", execution=True)
+            for state_id, form in self.derived_in(request).items()
+        ]
+        mutable = StateDesign(
+            id=self.mutable_state,
+            semantic_class="mutable_authoritative",
+            from_checkpoint=False,
+            reconstruction_inputs=None,
+            tensor_keys=(),
+            staging_representation=None,
+            representation=request.representations.get(
+                self.mutable_state, self.mutable_forms(dtype)[0]
+            ),
+            role="mutable_authority",
+            on_device=True,
+            forbidden_on_host=False,
+            required_by_execution=True,
+        )
+        test = "required_test_state"
+        inputs = tuple(design.id for design in immutable)
+        return (
+            *immutable,
+            *derived,
+            mutable,
+            _derived(REPLAY, (self.mutable_state,), STATE_SNAPSHOT, test),
+            _derived(FIXTURE, inputs, REFERENCE_OUTPUTS, test, on_device=False),
+        )
+
+    def supports_representation(self, logical_state_id: str, representation: str) -> bool:
+        """Whether the adapter can realize the state in the representation."""
+        if logical_state_id in self.resident_forms:
+            staged = (CHECKPOINT_NATIVE, CHECKPOINT_WINDOW, *self.bank_staging)
+            return representation in (*staged, *self._all_forms(logical_state_id))
+        if logical_state_id in self.derived_forms:
+            return representation == self.derived_forms[logical_state_id]
+        if logical_state_id == self.mutable_state:
+            return self.is_mutable(representation)
+        return (logical_state_id, representation) in (
+            (REPLAY, STATE_SNAPSHOT),
+            (FIXTURE, REFERENCE_OUTPUTS),
+        )
+
+    def is_resident(self, representation: str) -> bool:
+        """Whether a representation is a persistent one of an immutable state."""
+        return any(representation in self._all_forms(state_id) for state_id in self.resident_forms)
+
+    def is_mutable(self, representation: str) -> bool:
+        """Whether a representation is one of the mutable state."""
+        return any(representation in self.mutable_forms(dtype) for dtype in COMPUTE_DTYPES)
+
+    def tensors(
+        self,
+        request: LayoutRequest,
+        logical_state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
+    ) -> tuple[TensorSpec, ...]:
+        """Exact tensors of one state in one representation, in arena order.
+
+        Raises:
+            PlanError: When the family has no such form of that state.
+        """
+        self._check(request)
+        if not self.supports_representation(logical_state_id, representation):
+            raise PlanError(
+                "unknown representation",
+                got=f"{representation!r} of {logical_state_id}",
+                where="the plan",
+            )
+        if logical_state_id in self.resident_forms:
+            return self._immutable(request, logical_state_id, representation, census)
+        if logical_state_id in self.derived_forms:
+            return self.derived_tensors(request, logical_state_id)
+        if representation == REFERENCE_OUTPUTS:
+            return _outputs(request, *self.sizes(request.config))
+        dtypes = [d for d in COMPUTE_DTYPES if representation in self.mutable_forms(d)]
+        return self.mutable_tensors(request, (dtypes or [request.determinism.dtype])[0])
+
+    def expected_bytes_by_key(
+        self, request: LayoutRequest, census: Sequence[CensusEntry]
+    ) -> dict[str, int]:
+        """Resident bytes that each checkpoint key contributes; they sum to the merged forms."""
+        residents = self._all_residents(request.config, request.spec, request.representations)
+        needed_entries(residents, census)
+        return resident_bytes_by_key(residents, request.determinism.dtype)
+
+    def _all_forms(self, state_id: str) -> tuple[str, ...]:
+        return tuple(form for dtype in COMPUTE_DTYPES for form in self.forms(state_id, dtype))
+
+    def _all_residents(
+        self, config: Mapping[str, Any], spec: ModelRange, representations: Mapping[str, str]
+    ) -> tuple[ResidentTensor, ...]:
+        # Which keys a form needs, and their shapes, do not depend on the compute dtype.
+        tensors: list[ResidentTensor] = []
+        for state_id in self.resident_forms:
+            form = representations.get(state_id, self.forms(state_id, COMPUTE_DTYPES[0])[0])
+            tensors.extend(self.form_tensors(config, spec, state_id, form))
+        return tuple(tensors)
+
+    def _immutable(
+        self,
+        request: LayoutRequest,
+        state_id: str,
+        representation: str,
+        census: Sequence[CensusEntry],
+    ) -> tuple[TensorSpec, ...]:
+        config, spec = request.config, request.spec
+        if self.is_resident(representation) or representation in self.bank_staging:
+            tensors = self.form_tensors(config, spec, state_id, representation)
+            dtypes = [d for d in COMPUTE_DTYPES if representation in self.forms(state_id, d)]
+            # A form that is the same in every compute dtype names its types itself.
+            dtype = (dtypes if len(dtypes) == 1 else [request.determinism.dtype])[0]
+            return tuple(tensor.spec(dtype) for tensor in tensors)
+        residents = self.form_tensors(config, spec, state_id, self.chosen_form(request, state_id))
+        entries = needed_entries(residents, census)
+        if representation == CHECKPOINT_NATIVE:
+            return tuple(TensorSpec(name=e.key, dtype=e.dtype, shape=e.shape) for e in entries)
+        size = _window_bytes(request, entries)
+        return (TensorSpec(name="window", dtype="uint8", shape=(size,)),)
+
+    def _check(self, request: LayoutRequest) -> None:
+        _, vocab_size = self.sizes(request.config)
+        workload = request.workload
+        faults = []
+        if request.determinism.dtype not in COMPUTE_DTYPES:
+            got, wanted = request.determinism.dtype, ", ".join(COMPUTE_DTYPES)
+            faults.append(("$.determinism.dtype", f"{got!r} is not one of {wanted}"))
+        if request.staging not in _STAGING:
+            faults.append(("staging", f"{request.staging!r} is not whole, streaming or none"))
+        if any(not 0 <= token < vocab_size for token in workload.prompt_token_ids):
+            message = f"a token is outside [0, {vocab_size})"
+            faults.append(("$.workload.prompt_token_ids", message))
+        needed = len(workload.prompt_token_ids) + workload.decode_steps
+        if needed > workload.max_positions:
+            message = f"holds fewer than the {needed} positions used"
+            faults.append(("$.workload.max_positions", message))
+        if request.eviction_policy not in (None, *self.eviction_policies):
+            known = ", ".join(sorted(self.eviction_policies)) or "none"
+            message = f"{request.eviction_policy!r} is not built; known: {known}"
+            faults.append(("$.eviction_policy", message))
+        faults += [
+            ("$.materializations", f"{state_id!r} cannot be {form!r} in this compute dtype")
+            for state_id, form in request.representations.items()
+            if form not in self._forms_of(state_id, request.determinism.dtype)
+        ]
+        faults += self.faults(request)
+        if faults:
+            findings = [Finding(path=p, rule="adapter-request", message=m) for p, m in faults]
+            raise PlanError("the adapter cannot realize this request", sorted(findings))
+
+    def _forms_of(self, state_id: str, dtype: str) -> tuple[str, ...]:
+        """Persistent forms of any state in a compute dtype."""
+        if state_id in self.resident_forms:
+            return self.forms(state_id, dtype)
+        if state_id == self.mutable_state:
+            return self.mutable_forms(dtype)
+        others = {REPLAY: STATE_SNAPSHOT, FIXTURE: REFERENCE_OUTPUTS, **self.derived_forms}
+        return (others[state_id],) if state_id in others else ()
+
+
+def _derived(
+    state_id: str,
+    inputs: tuple[str, ...],
+    representation: str,
+    role: str,
+    *,
+    execution: bool = False,
+    on_device: bool = True,
+) -> StateDesign:
+    return StateDesign(
+        id=state_id,
+        semantic_class="derived_reconstructible",
+        from_checkpoint=False,
+        reconstruction_inputs=inputs,
+        tensor_keys=(),
+        staging_representation=None,
+        representation=representation,
+        role=role,
+        on_device=on_device,
+        forbidden_on_host=False,
+        required_by_execution=execution,
+    )
+
+
+def _window_bytes(request: LayoutRequest, entries: Sequence[CensusEntry]) -> int:
+    largest = max(entries, key=lambda entry: (entry.source_bytes, entry.key))
+    size = request.staging_window_bytes
+    if size is None or size < largest.source_bytes:
+        raise PlanError(
+            "the staging window is too small",
+            expected=f"at least {largest.source_bytes} bytes, for {largest.key}",
+            got=str(size),
+            where="$.memory_allowances.staging_window_bytes",
+            hint="derive the plan with a larger window",
+        )
+    return size
+
+
+def _outputs(request: LayoutRequest, hidden: int, vocabulary: int) -> tuple[TensorSpec, ...]:
+    prompt, steps = len(request.workload.prompt_token_ids), request.workload.decode_steps
+    dtype = request.determinism.dtype
+    planes = {"prefill": (prompt, hidden), "decode": (steps, hidden)}
+    logits = {"prefill": (vocabulary,), "decode": (steps, vocabulary)}
+    specs = []
+    for phase in ("prefill", "decode"):
+        specs.append(TensorSpec(name=f"{phase}.plane", dtype=dtype, shape=planes[phase]))
+        if request.spec.owns_final_norm_head:
+            specs.append(TensorSpec(name=f"{phase}.logits", dtype="float32", shape=logits[phase]))
+    return tuple(specs)

@@ -1,0 +1,134 @@
+"""Entries of a step, as they are in every family: rows are validated and covered, then run.
+
+Knows token ids, planes and an owned session; what runs over the rows a family's subclass says.
+
+Shape legend: R rows, H hidden size.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from harness.adapters.common.executor import SessionExecutor
+from harness.errors import InvalidInputError
+from harness.realize.adapter import StepOutput, Tap
+
+ExpectedTensor = tuple[Mapping[str, torch.Tensor], str, tuple[int, ...], torch.dtype]
+"""Where a tensor is looked for, its name there, shape and dtype."""
+
+
+class RangeExecutor(SessionExecutor):
+    """Runs a range of layers from token ids, or from the plane of the range before it."""
+
+    _hidden_size: int
+    _vocab_size: int
+    _table: torch.Tensor | None
+    """The embedding's, or ``None`` for a range without one."""
+
+    @abstractmethod
+    def _embedded(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """Rows [R, H] of ids [R]."""
+
+    @abstractmethod
+    def _run(
+        self,
+        hidden: torch.Tensor,
+        start_position: int,
+        want_logits: bool,
+        tap: Tap | None,
+        boundary: int,
+    ) -> StepOutput:
+        """Run covered rows [R, H]; ``boundary`` is the first index that is not hit yet."""
+
+    @torch.inference_mode()
+    def step(
+        self,
+        token_ids: Sequence[int],
+        start_position: int,
+        *,
+        want_logits: bool,
+        tap: Tap | None = None,
+    ) -> StepOutput:
+        """Run one step over token ids; see :meth:`step_plane` for a range without embeddings.
+
+        Raises:
+            InvalidInputError: For no rows, an id outside the vocabulary, or a gap.
+            ResourceError: When the state's capacity is exceeded. Nothing is written then.
+        """
+        if self._table is None:
+            raise InvalidInputError(
+                "this range has no embeddings", hint="pass the plane of the range before it"
+            )
+        if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
+            raise InvalidInputError(
+                "token ids are not valid",
+                expected=f"one or more in [0, {self._vocab_size})",
+                got=str(list(token_ids)[:16]),
+            )
+        self._session.cover(start_position, len(token_ids))
+        ids = torch.tensor(token_ids, dtype=torch.int64, device=self._table.device)
+        hidden = self._embedded(ids, self._table)
+        if tap is not None:
+            tap(0, ids)
+            tap(1, hidden)
+        return self._finish(hidden, start_position, want_logits, tap, 2)
+
+    @torch.inference_mode()
+    def step_plane(
+        self,
+        plane: torch.Tensor,
+        start_position: int,
+        *,
+        want_logits: bool,
+        tap: Tap | None = None,
+    ) -> StepOutput:
+        """Run one step over the plane [R, H] that the range before this one put out.
+
+        Raises:
+            InvalidInputError: For a plane that does not fit, or a gap.
+            ResourceError: When the state's capacity is exceeded. Nothing is written then.
+        """
+        if plane.ndim != 2 or plane.shape[1] != self._hidden_size or plane.dtype != self._dtype:
+            raise InvalidInputError(
+                "the plane does not fit",
+                expected=f"[rows, {self._hidden_size}] of {self._dtype}",
+                got=f"{list(plane.shape)} of {plane.dtype}",
+            )
+        self._session.cover(start_position, plane.shape[0])
+        if tap is not None:
+            tap(0, plane)
+        return self._finish(plane, start_position, want_logits, tap, 1)
+
+    def _finish(
+        self,
+        hidden: torch.Tensor,
+        start_position: int,
+        want_logits: bool,
+        tap: Tap | None,
+        boundary: int,
+    ) -> StepOutput:
+        output = self._run(hidden, start_position, want_logits, tap, boundary)
+        self._session.end_step()
+        return output
+
+
+def require_tensors(wanted: Iterable[ExpectedTensor]) -> None:
+    """Refuse to bind tensors that do not fit the model.
+
+    Raises:
+        InvalidInputError: Listing every tensor that is absent or has another geometry.
+    """
+    problems = []
+    for tensors, name, shape, dtype in wanted:
+        tensor = tensors.get(name)
+        if tensor is None:
+            problems.append(f"{name}: absent")
+        elif tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            problems.append(
+                f"{name}: expected {shape} {dtype}, got {tuple(tensor.shape)} {tensor.dtype}"
+            )
+    if problems:
+        raise InvalidInputError(
+            "resident tensors do not fit the model", got="; ".join(sorted(problems))
+        )
