@@ -1,0 +1,1 @@
+"""The Qwen3.5/3.6 mixture-of-experts family, text model only."""
