@@ -1,29 +1,29 @@
 """Converts a GGUF file of the Llama family into HF files: converter ``gguf-llama/1``.
 
-Weights are dequantized in float32 and rounded to bfloat16 (or kept in float32), a block of rows at
-a time. GGUF stores the rows of each query and key head in pairs (0, D/2, 1, D/2 + 1, ...); here
-they return to HF's order. The bytes follow from the GGUF alone: every step is one correctly
-rounded operation. Shape legend: D head_dim, rows = output features.
+GGUF stores the rows of each query and key head in pairs (0, D/2, 1, D/2 + 1, ...); here they
+return to HF's order. Shape legend: D head_dim, rows = output features.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.checkpoint.bfloat16 import to_bfloat16
-from harness.checkpoint.cache import write_json
-from harness.checkpoint.gguf_tokenizer import tokenizer_config, tokenizer_document
-from harness.checkpoint.writer import TensorToWrite, write_safetensors
+from harness.checkpoint.gguf_convert import Progress, Recipe, convert_file
+from harness.checkpoint.gguf_file import (
+    Change,
+    GgufFile,
+    Wanted,
+    block_key,
+    require_architecture,
+    shortest,
+)
+from harness.checkpoint.gguf_tokenizer import tokenizer_document
 from harness.errors import CheckpointError
 
 CONVERTER = "gguf-llama/1"
-DTYPES = ("bfloat16", "float32")
-_BLOCK_ELEMENTS = 1 << 20
 _BLOCK_NAMES: Mapping[str, str] = {
     "attn_norm.weight": "input_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
@@ -40,62 +40,17 @@ _GLOBAL_NAMES: Mapping[str, str] = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_QUANT_TYPES = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
-"""Whose dequantization is elementwise, so that it gives the same bits everywhere."""
 
 
-def convert(
-    source: Path,
-    folder: Path,
-    *,
-    dtype: str,
-    progress: Callable[[float], None] | None = None,
-) -> None:
-    """Write ``model.safetensors``, ``config.json`` and the tokenizer's files into ``folder``.
-
-    Args:
-        source: The GGUF file, verified against its pinned digest.
-        folder: An empty folder.
-        dtype: ``bfloat16`` or ``float32``.
-        progress: Told the fraction of bytes written.
-
-    Raises:
-        CheckpointError: When the file is not GGUF of a plain Llama model.
-    """
-    where = source.name
-    try:
-        reader = gguf.GGUFReader(source)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-    except (ValueError, KeyError, IndexError, OSError) as error:
-        raise CheckpointError(
-            "not a readable GGUF file", got=str(error)[:200], where=where
-        ) from error
-    try:
-        config = _config(fields, tied=_is_tied(reader), dtype=dtype)
-        tokenizer = tokenizer_document(fields, where=where)
-        companions = tokenizer_config(fields)
-    except (KeyError, IndexError, TypeError) as error:
-        raise CheckpointError(
-            "GGUF metadata is incomplete", got=repr(error), where=where
-        ) from error
-    tensors = _tensors(reader, config, dtype, where)
-    write_safetensors(folder / "model.safetensors", tensors, progress=progress)
-    write_json(folder / "config.json", config)
-    write_json(folder / "tokenizer.json", tokenizer)
-    write_json(folder / "tokenizer_config.json", companions)
+def convert(source: Path, folder: Path, *, dtype: str, progress: Progress | None = None) -> None:
+    """Convert a file as :func:`~harness.checkpoint.gguf_convert.convert_file` says."""
+    recipe = Recipe(config=_config, tokenizer=tokenizer_document, wanted=_wanted)
+    convert_file(recipe, source, folder, dtype=dtype, progress=progress)
 
 
-def _is_tied(reader: gguf.GGUFReader) -> bool:
-    return all(tensor.name != "output.weight" for tensor in reader.tensors)
-
-
-def _config(fields: Mapping[str, Any], *, tied: bool, dtype: str) -> dict[str, Any]:
-    if fields["general.architecture"] != "llama":
-        raise CheckpointError(
-            "this GGUF file is not a Llama model",
-            expected="general.architecture llama",
-            got=str(fields["general.architecture"])[:80],
-        )
+def _config(file: GgufFile, dtype: str) -> dict[str, Any]:
+    fields = file.fields
+    require_architecture(fields, "llama", "Llama")
     if scaling := sorted(name for name in fields if name.startswith("llama.rope.scaling")):
         raise CheckpointError("RoPE scaling in GGUF is not converted", got=", ".join(scaling))
     hidden, heads = fields["llama.embedding_length"], fields["llama.attention.head_count"]
@@ -114,57 +69,40 @@ def _config(fields: Mapping[str, Any], *, tied: bool, dtype: str) -> dict[str, A
         "num_attention_heads": heads,
         "num_hidden_layers": fields["llama.block_count"],
         "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
-        "rms_norm_eps": _shortest(fields["llama.attention.layer_norm_rms_epsilon"]),
-        "rope_theta": _shortest(fields.get("llama.rope.freq_base", 10000.0)),
-        "tie_word_embeddings": tied,
+        "rms_norm_eps": shortest(fields["llama.attention.layer_norm_rms_epsilon"]),
+        "rope_theta": shortest(fields.get("llama.rope.freq_base", 10000.0)),
+        "tie_word_embeddings": file.is_tied,
         "torch_dtype": dtype,
         "vocab_size": len(fields["tokenizer.ggml.tokens"]),
     }
 
 
-def _shortest(value: float) -> float:
-    # GGUF holds float32: 1e-5 comes back as 9.999999747378752e-06 unless it is spelled shortest.
-    return float(str(np.float32(value)))
+def _wanted(config: Mapping[str, Any]) -> Wanted:
+    def change(name: str) -> Change:
+        if name.endswith("attn_q.weight"):
+            return _head_rows(config, config["num_attention_heads"])
+        if name.endswith("attn_k.weight"):
+            return _head_rows(config, config["num_key_value_heads"])
+        return Change()
+
+    return Wanted(model="Llama", shapes=_shapes(config), key=_key, change=change)
 
 
-def _hf_name(name: str) -> str | None:
-    if name in _GLOBAL_NAMES:
-        return _GLOBAL_NAMES[name]
-    parts = name.split(".", 2)
-    if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in _BLOCK_NAMES:
-        return f"model.layers.{parts[1]}.{_BLOCK_NAMES[parts[2]]}"
-    return None
+def _key(name: str) -> str | None:
+    return _GLOBAL_NAMES.get(name) or block_key(name, _BLOCK_NAMES)
 
 
-def _tensors(
-    reader: gguf.GGUFReader, config: Mapping[str, Any], dtype: str, where: str
-) -> dict[str, TensorToWrite]:
-    tensors: dict[str, TensorToWrite] = {}
-    problems = []
-    for tensor in reader.tensors:
-        key = _hf_name(tensor.name)
-        if key is None:
-            problems.append(f"tensor {tensor.name} is not known")
-        elif tensor.tensor_type.name not in _QUANT_TYPES:
-            problems.append(f"tensor {tensor.name} is {tensor.tensor_type.name}")
-        else:
-            tensors[key] = _tensor(tensor, config, dtype)
-    expected = _expected_shapes(config)
-    for key in sorted(expected.keys() | tensors.keys()):
-        if key not in tensors:
-            problems.append(f"tensor {key} is missing")
-        elif key not in expected:
-            problems.append(f"tensor {key} is unexpected")
-        elif tensors[key].shape != expected[key]:
-            problems.append(f"tensor {key} is {tensors[key].shape}, not {expected[key]}")
-    if problems:
-        raise CheckpointError(
-            "this GGUF file is not a plain Llama model", got="; ".join(problems[:20]), where=where
-        )
-    return tensors
+def _head_rows(config: Mapping[str, Any], num_heads: int) -> Change:
+    return Change(row_order=lambda: head_row_order(num_heads * config["head_dim"], num_heads))
 
 
-def _expected_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def head_row_order(num_rows: int, num_heads: int) -> NDArray[np.int64]:
+    """GGUF row of each HF row: HF row (head, half, i) lies at GGUF row (head, i, half)."""
+    gguf_rows = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
+    return gguf_rows.swapaxes(1, 2).reshape(num_rows)
+
+
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     hidden, vocab, ffn = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     query = config["num_attention_heads"] * config["head_dim"]
     kv = config["num_key_value_heads"] * config["head_dim"]
@@ -188,46 +126,3 @@ def _expected_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     for layer in range(config["num_hidden_layers"]):
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
     return shapes
-
-
-def _tensor(
-    tensor: gguf.gguf_reader.ReaderTensor, config: Mapping[str, Any], dtype: str
-) -> TensorToWrite:
-    # GGUF lists dimensions fastest first.
-    shape = tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    num_heads = None
-    if tensor.name.endswith("attn_q.weight"):
-        num_heads = config["num_attention_heads"]
-    elif tensor.name.endswith("attn_k.weight"):
-        num_heads = config["num_key_value_heads"]
-
-    def pieces() -> Iterator[bytes]:
-        order = None if num_heads is None else head_row_order(shape[0], num_heads)
-        return _pieces(tensor, shape, order, dtype)
-
-    return TensorToWrite(dtype=dtype, shape=shape, pieces=pieces)
-
-
-def head_row_order(num_rows: int, num_heads: int) -> NDArray[np.int64]:
-    """GGUF row of each HF row: HF row (head, half, i) lies at GGUF row (head, i, half)."""
-    gguf_rows = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
-    return gguf_rows.swapaxes(1, 2).reshape(num_rows)
-
-
-def _pieces(
-    tensor: gguf.gguf_reader.ReaderTensor,
-    shape: tuple[int, ...],
-    order: NDArray[np.int64] | None,
-    dtype: str,
-) -> Iterator[bytes]:
-    rows = tensor.data if len(shape) > 1 else tensor.data.reshape(1, -1)
-    columns = shape[-1]
-    step = max(_BLOCK_ELEMENTS // max(columns, 1), 1)
-    for begin in range(0, math.prod(shape) // max(columns, 1), step):
-        # Rows are quantized one by one, so reordering them first is exact and needs no whole copy.
-        block = rows[begin : begin + step] if order is None else rows[order[begin : begin + step]]
-        values = gguf.dequantize(block, tensor.tensor_type)
-        if dtype == "bfloat16":
-            yield to_bfloat16(values).tobytes()
-        else:
-            yield values.astype("<f4").tobytes()

@@ -9,9 +9,9 @@ from typing import Any
 
 from harness.errors import CheckpointError
 
-_CONTROL = 3
-_USER_DEFINED = 4
-_NORMAL = 1
+NORMAL = 1
+CONTROL = 3
+USER_DEFINED = 4
 _DIGITS = {"type": "Digits", "individual_digits": True}
 _BYTE_LEVEL = {
     "type": "ByteLevel",
@@ -25,7 +25,7 @@ _PRE_TOKENIZERS: Mapping[str, Mapping[str, Any]] = {
 """How text is split before BPE, by GGUF's name for it."""
 
 
-def tokenizer_document(fields: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def tokenizer_document(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Build the document of ``tokenizer.json``.
 
     Args:
@@ -48,16 +48,16 @@ def tokenizer_document(fields: Mapping[str, Any], *, where: str) -> dict[str, An
     merges: Sequence[str] = fields["tokenizer.ggml.merges"]
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise CheckpointError("token list and token types do not fit together", where=where)
-    if unknown := sorted(set(kinds) - {_NORMAL, _CONTROL, _USER_DEFINED}):
+    if unknown := sorted(set(kinds) - {NORMAL, CONTROL, USER_DEFINED}):
         raise CheckpointError(f"token types {unknown} are not converted", where=where)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            _added_token(index, token, special=kind == _CONTROL)
+            added_token(index, token, special=kind == CONTROL)
             for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-            if kind != _NORMAL
+            if kind != NORMAL
         ],
         "normalizer": None,
         "pre_tokenizer": _PRE_TOKENIZERS[split],
@@ -78,14 +78,14 @@ def tokenizer_document(fields: Mapping[str, Any], *, where: str) -> dict[str, An
     }
 
 
-def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
+def tokenizer_config(fields: Mapping[str, Any], *, context_length: int) -> dict[str, Any]:
     """Build ``tokenizer_config.json``: named tokens and the chat template, where there are any."""
     tokens: Sequence[str] = fields["tokenizer.ggml.tokens"]
     document: dict[str, Any] = {
         # The class that takes tokenizer.json as it is.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": fields["llama.context_length"],
+        "model_max_length": context_length,
     }
     for name, field in (
         ("bos_token", "tokenizer.ggml.bos_token_id"),
@@ -100,14 +100,17 @@ def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _added_token(index: int, token: str, *, special: bool) -> dict[str, Any]:
+def added_token(
+    index: int, token: str, *, special: bool, normalized: bool = False
+) -> dict[str, Any]:
+    """An entry of ``added_tokens``; a normalized one is looked for in normalized text."""
     return {
         "id": index,
         "content": token,
         "single_word": False,
         "lstrip": False,
         "rstrip": False,
-        "normalized": False,
+        "normalized": normalized,
         "special": special,
     }
 

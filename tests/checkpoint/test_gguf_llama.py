@@ -119,7 +119,7 @@ def test_block_size_does_not_change_bytes(
     write_gguf(tmp_path / "m.gguf", quantization="Q4_1")
     convert(tmp_path / "m.gguf", out, dtype="bfloat16")
     whole = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
-    monkeypatch.setattr("harness.checkpoint.gguf_llama._BLOCK_ELEMENTS", 300)
+    monkeypatch.setattr("harness.checkpoint.gguf_file._BLOCK_ELEMENTS", 300)
     again = tmp_path / "again"
     again.mkdir()
     convert(tmp_path / "m.gguf", again, dtype="bfloat16")
@@ -189,6 +189,6 @@ def test_one_block_of_rows_at_a_time(
         return whole(data, kind)
 
     monkeypatch.setattr(gguf, "dequantize", dequantize)
-    monkeypatch.setattr("harness.checkpoint.gguf_llama._BLOCK_ELEMENTS", 640)
+    monkeypatch.setattr("harness.checkpoint.gguf_file._BLOCK_ELEMENTS", 640)
     convert(tmp_path / "m.gguf", out, dtype="bfloat16")
     assert largest == 640

@@ -27,6 +27,12 @@ WHEEL = {
     "converter": "gguf-llama/1",
     "dtype": "bfloat16",
 }
+PART = {
+    "distribution": "some-model-part1",
+    "version": "1.0",
+    "wheel_sha256": "sha256:" + "2" * 64,
+    "member": "some_model_part1/part",
+}
 
 
 def shapes(config: Any) -> dict[str, tuple[int, ...]]:
@@ -104,6 +110,33 @@ def test_everything_that_makes_other_bytes_makes_another_folder(tmp_path: Path) 
         ({**WHEEL, "version": "1.0; x"}, ["not a plain name"]),
         ({**WHEEL, "version": ""}, ["not a plain name"]),
         ({**WHEEL, "member": "../x"}, ["has a .. part"]),
+        ({**WHEEL, "parts": []}, ["parts lists 0 wheels, not 1 to 64"]),
+        ({**WHEEL, "parts": [PART] * 65}, ["parts lists 65 wheels"]),
+        ({**WHEEL, "parts": {}, "terms": []}, ["parts is not a list", "terms is not a dict"]),
+        (
+            {
+                **WHEEL,
+                "parts": [
+                    PART,
+                    7,
+                    {**PART, "extra": 1},
+                    {**PART, "version": 1},
+                    {**PART, "distribution": "-r", "wheel_sha256": "x", "member": "/x"},
+                ],
+                "terms": {"name": "T", "member": "../x", "sha256": "x"},
+            },
+            [
+                "parts[1] does not have exactly the fields distribution, version, wheel_sha256",
+                "parts[2] does not have",
+                "parts[3].version is not a str",
+                "parts[4].distribution '-r' is not a plain name",
+                "parts[4].wheel_sha256 'x' is not sha256",
+                "parts[4].member '/x' is not a relative path",
+                "terms.member '../x' has a .. part",
+                "terms.sha256 'x' is not sha256",
+            ],
+        ),
+        ({**WHEEL, "terms": {"name": "T"}}, ["terms does not have exactly the fields name"]),
     ],
 )
 def test_sources_that_are_refused(tmp_path: Path, source: Any, parts: list[str]) -> None:
