@@ -1,0 +1,1 @@
+"""Experiments about the harness itself: what it must find, and how a cause is shown."""
