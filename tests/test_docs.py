@@ -9,8 +9,10 @@ from harness.cli.parser import parse_arguments
 from harness.evidence.declared import TABLES
 from harness.evidence.statement import check_statement
 from harness.plan.check import check_plan
-from harness.plan.checks import ACCEPTANCE, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
 from harness.plan.load import parse_plan
+from harness.plan.partition import partition_faults
+from harness.plan.records import Workload
 from harness.reconcile.unbound import unbound_paths
 
 
@@ -28,7 +30,31 @@ def test_the_plan_in_the_plan_format_is_valid(repo_root: Path) -> None:
 def test_every_field_of_a_plan_is_explained(repo_root: Path) -> None:
     text = (repo_root / "docs" / "plan_format.md").read_text()
     schema = json.loads((repo_root / "harness/plan/schemas/plan-1.schema.json").read_text())
-    assert [name for name in schema["properties"] if f"`{name}`" not in text] == []
+    fields = [*schema["properties"], *schema["properties"]["workload"]["properties"]]
+    assert [name for name in fields if f"`{name}`" not in text] == []
+
+
+def test_every_check_that_a_family_may_ask_for_is_explained(repo_root: Path) -> None:
+    for name in ("plan_format.md", "evidence_format.md"):
+        text = (repo_root / "docs" / name).read_text()
+        assert [check for check in STATE_CHECKS if f"`{check}`" not in text] == []
+
+
+def test_the_partition_in_the_plan_format_is_one(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "plan_format.md").read_text()
+    pattern = r'"chunk_rows": (\d+), "prefill_partition": (\[.*\]) +(\d+) prompt tokens'
+    ((rows, partition, prompt),) = re.findall(pattern, text)
+    workload = Workload(
+        prompt_token_ids=tuple(range(int(prompt))),
+        chunk_rows=int(rows),
+        decode_steps=1,
+        repetitions=1,
+        fresh_realizations=1,
+        sampling="greedy",
+        max_positions=int(prompt) + 1,
+        prefill_partition=json.loads(partition),
+    )
+    assert list(partition_faults(workload)) == []
 
 
 def test_the_statements_in_the_evidence_format_are_whole_and_belong_together(
@@ -46,7 +72,12 @@ def test_the_statements_in_the_evidence_format_are_whole_and_belong_together(
 def test_the_statements_in_the_evidence_format_are_of_the_present_version(repo_root: Path) -> None:
     record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
     told, found = record["predicate"], verdict["predicate"]
-    written = {name for name, table in TABLES.items() if table.writer != "auditor"}
+    # The example's state lies in no pool.
+    written = {
+        name
+        for name, table in TABLES.items()
+        if table.writer != "auditor" and table.check not in STATE_CHECKS
+    }
     assert {table["name"] for table in told["tables"]} == written
     assert set(told["totals"]) == {
         "planned_bytes",

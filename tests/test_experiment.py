@@ -69,6 +69,20 @@ def test_the_tiny_models_weights_are_at_least_four_mebibytes(repo_root: Path) ->
         ("checks={acceptance:[],telemetry:[]}", "checks.acceptance: absent -> []"),
         ("workload.decode_steps=8.0", "workload.decode_steps: 8 -> 8.0"),
         ("workload.chat=0", "workload.chat: false -> 0"),
+        ("+workload.page_size=4", "workload.page_size: absent -> 4"),
+        (
+            "+workload.prefill_partition=[[0,6],[6,70]]",
+            "workload.prefill_partition: absent -> [[0, 6], [6, 70]]",
+        ),
+        ("+model.range={end_layer:1}", "model.range.end_layer: absent -> 1"),
+        (
+            "+realization.eviction_policy=let-go/1",
+            'realization.eviction_policy: absent -> "let-go/1"',
+        ),
+        (
+            "+realization.representations={state.weights:whole}",
+            'realization.representations.state.weights: absent -> "whole"',
+        ),
     ],
 )
 def test_an_override_of_a_governed_value_is_refused_by_name(

@@ -362,6 +362,14 @@ def test_no_more_is_evicted_than_was_held(evicted: int, live: int, is_possible: 
         assert f"{place('decode', 2, 'near')}.num_evicted" in found
 
 
+def test_nothing_less_than_nothing_is_evicted_from_the_first_step_on() -> None:
+    change = at("prefill", 0, "near", num_evicted=-1, num_mapped=3, num_live=2, num_available=4)
+    assert paths("evicting", changed("evicting", change)) == [
+        f"{place('prefill', 0, 'near', realization=realization)}.num_evicted"
+        for realization in (0, 1)
+    ]
+
+
 def test_what_is_unbound_is_said_where_something_evicts() -> None:
     named = {
         f"tables/{table}.{column}" for table, names in EVICTED_COLUMNS.items() for column in names
