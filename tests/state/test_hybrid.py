@@ -176,8 +176,9 @@ def test_the_host_keeps_what_a_device_has() -> None:
     for session in (plain, mirrored):
         session.cover(30, 4)
     assert tables(mirrored) == tables(plain)
-    # A mirror is not what is reported: the tensors are.
+    # A mirror is what a step is checked by, and not what is reported: the tensors are.
     mirrored.tensors["full_to_swa"].zero_()
+    assert not mirrored.pool.slots("swa", 30, 34).any()
     assert [bool(report.faults()) for report in mirrored.ownership()] == [False, True]
 
 

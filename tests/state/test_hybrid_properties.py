@@ -180,5 +180,5 @@ def test_a_session_is_what_the_model_says(page_size: int) -> None:
     machine = type("Life", (SessionLife,), {"page_size": page_size})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=40, stateful_step_count=25, deadline=None, database=None),
+        settings=settings(max_examples=30, stateful_step_count=25, deadline=None, database=None),
     )
