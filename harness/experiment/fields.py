@@ -25,6 +25,7 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "max_positions",
             "prefill_partition",
             "page_size",
+            "decode_token_ids",
         }
     ),
     "realization": frozenset(

@@ -3,14 +3,20 @@
 from typing import Any
 
 from harness.canonical import canonical_bytes, sha256_digest
+from harness.plan.records import ModelRange
 
 FIXTURE_FILE = "reference.safetensors"
 FIXTURE_LOADER = "unselective-safetensors"
 """The one supported loader: the ordinary load of every file, whole."""
-FIXTURE_OUTPUTS = ("plane", "logits")
-"""What every reference fixture holds."""
+
+
+def fixture_outputs(spec: ModelRange) -> tuple[str, ...]:
+    """What the reference fixture of a range holds; without a head there are no logits."""
+    return ("plane", "logits") if spec.owns_final_norm_head else ("plane",)
+
+
 _WORKLOAD = ("prompt_token_ids", "chunk_rows", "decode_steps", "sampling")
-_OPTIONAL_WORKLOAD = ("prefill_partition", "page_size")
+_OPTIONAL_WORKLOAD = ("prefill_partition", "page_size", "decode_token_ids")
 
 
 def recipe_document(document: dict[str, Any]) -> dict[str, Any]:

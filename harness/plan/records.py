@@ -222,6 +222,8 @@ class Workload:
     """Prefill chunks as [start, end) of positions; absent for chunks of ``chunk_rows``."""
     page_size: int | None = None
     """Positions per page of a paged mutable state; absent where it is not paged, or for 1."""
+    decode_token_ids: tuple[int, ...] | None = None
+    """Token fed at each decode step; absent for the one chosen after the step before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,36 +45,31 @@ class ExecutionLoop:
             self.decode(schedule, first, repetition)
             self._digest_state(repetition, "after_decode")
 
-    def prefill(self, schedule: Schedule) -> int:
-        """Run every chunk in order; returns the token chosen after the last row."""
+    def prefill(self, schedule: Schedule) -> int | None:
+        """Run every chunk in order; returns the token chosen after the last row, if any is."""
         token: int | None = None
         for chunk in schedule.chunks:
             token = self._step(
                 chunk.token_ids,
                 chunk.start_position,
-                want_logits=chunk.is_last,
+                want_logits=chunk.is_last and schedule.has_head,
                 repetition=0,
                 phase="prefill",
                 step=chunk.index,
             )
-        if token is None:
-            raise ValueError("expected logits after the last prefill chunk, got none")
         return token
 
-    def decode(self, schedule: Schedule, token: int, repetition: int) -> None:
-        """Decode every step from ``token``, which the prefill chose."""
+    def decode(self, schedule: Schedule, chosen: int | None, repetition: int) -> None:
+        """Decode every step, where ``chosen`` is what the prefill chose."""
         for step in range(schedule.decode_steps):
             chosen = self._step(
-                (token,),
+                (schedule.decode_input(step, chosen),),
                 schedule.prompt_rows + step,
-                want_logits=True,
+                want_logits=schedule.has_head,
                 repetition=repetition,
                 phase="decode",
                 step=step,
             )
-            if chosen is None:
-                raise ValueError(f"expected logits after decode step {step}, got none")
-            token = chosen
 
     def _step(
         self,

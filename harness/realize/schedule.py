@@ -5,13 +5,14 @@ Half-open position intervals, one row per token:
     prefill   [0, c1) [c1, c2) ... [ck, P)                      P prompt tokens, as partitioned
     decode    [P, P+1) [P+1, P+2) ... [P+D-1, P+D)              D decode steps, each repetition
 
-Decode step s feeds the token chosen after step s-1 (the prefill's choice for s = 0).
+Decode step s feeds the token chosen after step s-1 (the prefill's choice for s = 0), or the one
+that the workload lists.
 """
 
 from dataclasses import dataclass
 
 from harness.plan.partition import prefill_partition
-from harness.plan.records import Workload
+from harness.plan.records import ModelRange, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,24 @@ class Schedule:
     prompt_rows: int
     decode_steps: int
     repetitions: int
+    has_head: bool
+    """Whether the range has logits to choose a token from."""
+    decode_token_ids: tuple[int, ...] | None
+    """Token fed at each decode step; ``None`` for the one chosen before it."""
+
+    def decode_input(self, step: int, chosen: int | None) -> int:
+        """Token that a decode step feeds, where ``chosen`` is the choice after the step before.
+
+        Raises:
+            ValueError: When there is neither a listed token nor a chosen one.
+        """
+        token = chosen if self.decode_token_ids is None else self.decode_token_ids[step]
+        if token is None:
+            raise ValueError(f"expected a token for decode step {step}, got none")
+        return token
 
 
-def schedule_of(workload: Workload) -> Schedule:
+def schedule_of(workload: Workload, spec: ModelRange) -> Schedule:
     """Cut a workload into steps: ordered, gap-free, complete."""
     prompt = tuple(int(token) for token in workload.prompt_token_ids)
     return Schedule(
@@ -50,4 +66,6 @@ def schedule_of(workload: Workload) -> Schedule:
         prompt_rows=len(prompt),
         decode_steps=int(workload.decode_steps),
         repetitions=int(workload.repetitions),
+        has_head=spec.owns_final_norm_head,
+        decode_token_ids=workload.decode_token_ids,
     )

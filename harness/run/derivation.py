@@ -19,7 +19,7 @@ from harness.measure.environment import DeviceRequest, probe_environment
 from harness.plan.checks import default_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import LayoutRequest
-from harness.plan.recipe import FIXTURE_LOADER, FIXTURE_OUTPUTS
+from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import (
     CheckLimit,
     Checks,
@@ -138,7 +138,7 @@ def derive_settings(
             device_memory_id=device,
             reference_fixture=FixtureRecipe(
                 loader=FIXTURE_LOADER,
-                outputs=FIXTURE_OUTPUTS,
+                outputs=fixture_outputs(spec),
                 dtype=determinism.dtype,
                 num_threads=determinism.num_threads,
             ),

@@ -76,7 +76,7 @@ class Production:
         context = AdapterContext(
             request=request, memories=memories, census=census_of(self.manifest)
         )
-        schedule = schedule_of(request.workload)
+        schedule = schedule_of(request.workload, request.spec)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
         warm_up(plan, make_adapter, context, schedule)

@@ -5,18 +5,18 @@ whole, no arena, no staging, no bounded reader. Also the expected digest of each
 from its own transform of the checkpoint's bytes. Knows no cache and no process.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
 from harness.adapters.families import Reference, reference_for
-from harness.errors import InvalidInputError
 from harness.evidence import tables
 from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
 from harness.plan.request import layout_request
-from harness.realize.adapter import Choice, Executor
+from harness.realize.adapter import Executor
 from harness.realize.recorder import ReferenceRows
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import say
@@ -33,7 +33,7 @@ def make_reference(plan: Plan, checkpoint: Path, folder: Path) -> None:
     say("ordinary load")
     reference = reference_for(plan.adapter_data.family or "").ordinary(checkpoint, request)
     say("reference outputs")
-    schedule = schedule_of(request.workload)
+    schedule = schedule_of(request.workload, request.spec)
     outputs, tokens, states = reference_outputs(reference, schedule)
     save_file(outputs, folder / FIXTURE_FILE)
     tables.write(folder, "expected_tensors", expected_rows(reference))
@@ -56,29 +56,30 @@ def reference_outputs(
     executor = reference.executor
     executor.reset()
     tokens: dict[tuple[str, int], int] = {}
-    planes, logits = [], []
-    choice: Choice | None = None
+    planes: dict[str, list[torch.Tensor]] = {"prefill": [], "decode": []}
+    logits: dict[str, list[torch.Tensor]] = {"prefill": [], "decode": []}
+
+    def step(phase: str, index: int, ids: Sequence[int], start: int, is_last: bool) -> int | None:
+        output = executor.step(ids, start, want_logits=is_last and schedule.has_head)
+        planes[phase].append(output.plane.clone())
+        if output.logits is None:
+            return None
+        logits[phase].append(output.logits.clone())
+        tokens[phase, index] = executor.choose(output.logits).token
+        return tokens[phase, index]
+
+    chosen: int | None = None
     for chunk in schedule.chunks:
-        output = executor.step(chunk.token_ids, chunk.start_position, want_logits=chunk.is_last)
-        planes.append(output.plane.clone())
-        if output.logits is not None:
-            logits.append(output.logits.clone())
-            choice = executor.choose(output.logits)
-            tokens["prefill", chunk.index] = choice.token
-    if choice is None:
-        raise InvalidInputError("the workload has no prompt, so there is nothing to refer to")
+        ids = chunk.token_ids
+        chosen = step("prefill", chunk.index, ids, chunk.start_position, chunk.is_last)
     states = state_rows(executor, "after_prefill")
-    outputs = {"prefill.plane": torch.cat(planes), "prefill.logits": logits[-1]}
-    planes, logits = [], []
-    for step in range(schedule.decode_steps):
-        output = executor.step((choice.token,), schedule.prompt_rows + step, want_logits=True)
-        assert output.logits is not None
-        planes.append(output.plane.clone())
-        logits.append(output.logits.clone())
-        choice = executor.choose(output.logits)
-        tokens["decode", step] = choice.token
-    if planes:
-        outputs |= {"decode.plane": torch.cat(planes), "decode.logits": torch.stack(logits)}
+    for index in range(schedule.decode_steps):
+        ids = (schedule.decode_input(index, chosen),)
+        chosen = step("decode", index, ids, schedule.prompt_rows + index, True)
+    outputs = {f"{phase}.plane": torch.cat(rows) for phase, rows in planes.items() if rows}
+    if schedule.has_head:
+        outputs["prefill.logits"] = logits["prefill"][-1]
+        outputs["decode.logits"] = torch.stack(logits["decode"])
     return outputs, tokens, states + state_rows(executor, "after_decode")
 
 
@@ -96,8 +97,8 @@ def output_rows(
         ("decode", step, schedule.prompt_rows + step, 1, True)
         for step in range(schedule.decode_steps)
     ]
-    for phase, step, start_position, num_rows, has_logits in steps:
-        for output in ("plane", "logits") if has_logits else ("plane",):
+    for phase, step, start_position, num_rows, is_last in steps:
+        for output in ("plane", "logits") if is_last and schedule.has_head else ("plane",):
             piece = reference.rows(output, phase, step, start_position, num_rows)
             rows.append(
                 {

@@ -21,7 +21,13 @@ def attend(
 ) -> torch.Tensor:
     """Attend q [R, H, D] over k, v [T, K, D]; returns [R, H * D]."""
     mixed = []
-    for row, query in enumerate(torch.split(q, 1)):
+    for row in range(context.num_rows):
         first, end = context.read_by(row)
-        mixed.append(cpu.one_row(aligned(query), k[first:end], v[first:end], scale, softcap))
+        query, keys, values = _rows(q, row, row + 1), _rows(k, first, end), _rows(v, first, end)
+        mixed.append(cpu.one_row(query, keys, values, scale, softcap))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def _rows(x: torch.Tensor, first: int, end: int) -> torch.Tensor:
+    """Rows [first, end) of ``x``, aligned; a slice of everything would only cost time."""
+    return aligned(x if first == 0 and end == x.shape[0] else x[first:end])

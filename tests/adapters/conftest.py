@@ -102,6 +102,9 @@ class Bench:
         max_positions: int = 64,
         kernel_set: str = "torch-cpu/1",
         spec: ModelRange | None = None,
+        decode_token_ids: tuple[int, ...] | None = None,
+        page_size: int | None = None,
+        eviction_policy: str | None = None,
         **determinism: Any,
     ) -> LayoutRequest:
         settings = Determinism(
@@ -123,7 +126,10 @@ class Bench:
                 fresh_realizations=1,
                 sampling="greedy",
                 max_positions=max_positions,
+                decode_token_ids=decode_token_ids,
+                page_size=page_size,
             ),
+            eviction_policy=eviction_policy,
             staging=staging,
             staging_window_bytes=window_bytes,
         )

@@ -154,6 +154,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_every_key(
         ({"dtype": "float16"}, "$.determinism.dtype"),
         ({"staging": "some"}, "staging"),
         ({"prompt": (1, 53)}, "$.workload.prompt_token_ids"),
+        ({"decode_token_ids": (1, 53, 0, 0)}, "$.workload.decode_token_ids"),
+        ({"page_size": 4}, "$.workload.page_size"),
+        ({"eviction_policy": "evict-all/1"}, "$.eviction_policy"),
         ({"prompt": tuple(range(50)), "decode_steps": 15}, "$.workload.max_positions"),
     ],
 )

@@ -77,8 +77,7 @@ def test_resident_bytes_equal_the_ordinary_load(
     expected = load_ordinary(bench.root, request)
     actual = realization.tensors("llama-merged")
     assert list(actual) == [
-        spec.name
-        for spec in bench.tensors(request, f"llama-merged-{compute}", bench.census())
+        spec.name for spec in bench.tensors(request, f"llama-merged-{compute}", bench.census())
     ]
     assert actual.keys() == expected.keys()
     for name, tensor in actual.items():

@@ -15,7 +15,7 @@ from harness.errors import InvalidInputError, NotEvaluableError
 from harness.plan.layout import LayoutRequest
 from harness.state.errors import CapacityError, GapError
 
-PROMPT = tuple(range(3, 3 + 37))
+PROMPT = tuple(range(3, 3 + 21))
 INVARIANT = "torch-cpu-invariant/1"
 
 
@@ -24,6 +24,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory, bench_of: Any) -> Any:
     """The bench of a checkpoint in the published mixture; nobody changes it."""
     folder = tmp_path_factory.mktemp("packed")
     return qwen_bench.opened(bench_of, folder, qwen_bench.write(folder))
+
+
+@pytest.fixture(scope="module")
+def executor(bench: Any) -> Any:
+    """A float32 model that tests share; each begins with a reset."""
+    return executor_of(bench, bench.request())
 
 
 def executor_of(bench: Any, request: LayoutRequest) -> Any:
@@ -87,9 +93,9 @@ def test_tables_made_in_each_step_have_the_bits_of_planned_ones(bench: Any) -> N
     assert equal(run(planned, 16), run(made, 16))
 
 
-def test_bfloat16_stays_near_float32(bench: Any) -> None:
-    exact = run(executor_of(bench, bench.request(dtype="float32")), 64, steps=0)[-1]
-    for forms in ({}, PUBLISHED, {ROUTED: "bf16-dequantized"}):
+def test_bfloat16_stays_near_float32(bench: Any, executor: Any) -> None:
+    exact = run(executor, 64, steps=0)[-1]
+    for forms in ({}, PUBLISHED):
         request = replace(bench.request(dtype="bfloat16"), representations=forms)
         rounded = run(executor_of(bench, request), 64, steps=0)[-1]
         # Four layers of a few roundings each, of 2**-8; one expert chosen otherwise would show.
@@ -101,15 +107,15 @@ def test_chunks_agree_bitwise_in_the_invariant_set(bench: Any) -> None:
     executor = executor_of(bench, request)
     whole = run(executor, 64)
     after = state(executor)
-    for chunk in (1, 7, 16):
+    for chunk in (1, 8):
         assert equal(run(executor, chunk), whole)
         assert all(torch.equal(t, after[name]) for name, t in executor.declared_state().items())
 
 
-def test_chunks_agree_closely_in_the_fast_set(bench: Any) -> None:
-    executor = executor_of(bench, bench.request())
+def test_chunks_agree_closely_in_the_fast_set(executor: Any) -> None:
+    executor.reset()
     whole = run(executor, 64)
-    for chunk in (1, 7, 16):
+    for chunk in (1, 8):
         for ours, theirs in zip(run(executor, chunk), whole, strict=True):
             # Sums in another order, float32.
             assert float((ours - theirs).abs().max() / theirs.abs().max()) < 1e-4
@@ -121,8 +127,8 @@ def test_a_set_that_is_not_invariant_is_not_asked_to_be(bench: Any) -> None:
         executor_of(bench, request)
 
 
-def test_decode_repeats_from_a_snapshot(bench: Any) -> None:
-    executor = executor_of(bench, bench.request())
+def test_decode_repeats_from_a_snapshot(executor: Any) -> None:
+    executor.reset()
     executor.step(PROMPT, 0, want_logits=False)
     snapshot = state(executor)
     first = executor.step((5,), len(PROMPT), want_logits=True).logits
@@ -138,8 +144,8 @@ def test_decode_repeats_from_a_snapshot(bench: Any) -> None:
         assert all(torch.equal(t, changed[n]) for n, t in executor.declared_state().items())
 
 
-def test_a_reset_session_inherits_nothing(bench: Any) -> None:
-    executor = executor_of(bench, bench.request())
+def test_a_reset_session_inherits_nothing(executor: Any) -> None:
+    executor.reset()
     first = run(executor, 64)
     executor.step((9,), executor.frontier(), want_logits=False)
     assert equal(run(executor, 64), first)
@@ -149,8 +155,8 @@ def test_a_reset_session_inherits_nothing(bench: Any) -> None:
     assert not any(bool(tensor.any()) for tensor in executor.declared_state().values())
 
 
-def test_rows_are_refused_before_anything_is_written(bench: Any) -> None:
-    executor = executor_of(bench, bench.request())
+def test_rows_are_refused_before_anything_is_written(executor: Any) -> None:
+    executor.reset()
     executor.step(PROMPT, 0, want_logits=False)
     before = state(executor)
     for error, start, rows in (
@@ -165,15 +171,15 @@ def test_rows_are_refused_before_anything_is_written(bench: Any) -> None:
     assert all(torch.equal(t, before[n]) for n, t in executor.declared_state().items())
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
-def test_ranges_pass_a_plane_and_equal_the_whole(bench: Any, cut: int) -> None:
+@pytest.mark.parametrize("cut", [2, 3])
+def test_ranges_pass_a_plane_and_equal_the_whole(bench: Any, executor: Any, cut: int) -> None:
     request = bench.request()
     parts = [
         replace(bench.whole, end_layer=cut, owns_final_norm_head=False),
         replace(bench.whole, start_layer=cut, owns_embeddings=False),
     ]
     first, last = (executor_of(bench, replace(request, spec=spec)) for spec in parts)
-    whole = executor_of(bench, request)
+    executor.reset()
     with pytest.raises(InvalidInputError, match="no embeddings"):
         last.step((1,), 0, want_logits=True)
     position = 0
@@ -181,7 +187,7 @@ def test_ranges_pass_a_plane_and_equal_the_whole(bench: Any, cut: int) -> None:
         plane = first.step(ids, position, want_logits=True)
         assert plane.logits is None
         ours = last.step_plane(plane.plane, position, want_logits=True)
-        theirs = whole.step(ids, position, want_logits=True)
+        theirs = executor.step(ids, position, want_logits=True)
         assert torch.equal(ours.plane, theirs.plane)
         assert torch.equal(ours.logits, theirs.logits)
         position += len(ids)
@@ -189,8 +195,10 @@ def test_ranges_pass_a_plane_and_equal_the_whole(bench: Any, cut: int) -> None:
 
 
 @pytest.mark.parametrize("want_logits", [True, False])
-def test_an_armed_run_hits_each_boundary_once_in_order(bench: Any, want_logits: bool) -> None:
-    executor = executor_of(bench, bench.request())
+def test_an_armed_run_hits_each_boundary_once_in_order(
+    bench: Any, executor: Any, want_logits: bool
+) -> None:
+    executor.reset()
     names = bench.layout.boundaries(bench.config, bench.whole)
     plain = executor.step(PROMPT, 0, want_logits=want_logits)
     executor.reset()
@@ -276,7 +284,6 @@ def test_tensors_that_do_not_fit_are_not_bound(
     bench: Any, change: Callable[[dict[str, Any]], object], text: str
 ) -> None:
     realization = Realization(bench, bench.request())
-    realization.populate(MemorySource(bench.stored))
     residents = {
         **realization.arena(COMMON).tensors,
         **realization.arena(ROUTED).tensors,

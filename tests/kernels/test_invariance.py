@@ -1,6 +1,7 @@
 """In torch-cpu-invariant/1 a row's bits depend neither on its neighbours nor on the chunking."""
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -24,14 +25,37 @@ LENGTHS = [
 ]
 
 
-@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], autouse=True)
-def threads(request: pytest.FixtureRequest) -> None:
-    torch.set_num_threads(request.param)  # conftest restores it
-
-
 def chunked(op: Callable[..., torch.Tensor], rows: int, size: int, *tensors: torch.Tensor):
     pieces = [op(*(x[start : start + size] for x in tensors)) for start in range(0, rows, size)]
     return torch.cat(pieces)
+
+
+def same_attention_in_chunks(
+    rows: int, heads: int, kv_heads: int, size: int, window, cap, dtype: torch.dtype
+) -> None:
+    q = torch.randn(rows, heads, size).to(dtype)
+    k, v = torch.randn(2, rows, kv_heads, size).to(dtype).unbind(0)
+    op = attention.select(INVARIANT)
+
+    def prefill(chunk: int, evict: bool) -> torch.Tensor:
+        out = []
+        for start in range(0, rows, chunk):
+            end = min(rows, start + chunk)
+            first = max(0, start - window + 1) if evict else 0
+            context = op.prepare(
+                end - start, start, dtype=dtype, device=CPU, first_position=first, window=window
+            )
+            keys, values = k[first:end], v[first:end]
+            if evict:  # the same keys elsewhere in memory
+                keys, values = torch.cat((keys[:1], keys))[1:], values.clone()
+            out.append(op.attend(q[start:end], keys, values, context, size**-0.5, cap))
+        return torch.cat(out)
+
+    one_shot = prefill(rows, evict=False)
+    for chunk in CHUNKS:
+        assert torch.equal(prefill(chunk, evict=False), one_shot), chunk
+        if window is not None:
+            assert torch.equal(prefill(chunk, evict=True), one_shot), chunk
 
 
 @pytest.mark.parametrize("rows", LENGTHS)
@@ -49,37 +73,12 @@ def chunked(op: Callable[..., torch.Tensor], rows: int, size: int, *tensors: tor
 def test_attention(
     rows: int, heads: int, kv_heads: int, size: int, window, cap, dtype: torch.dtype
 ) -> None:
-    q = torch.randn(rows, heads, size).to(dtype)
-    k, v = torch.randn(2, rows, kv_heads, size).to(dtype).unbind(0)
-    op = attention.select(INVARIANT)
-
-    def prefill(chunk: int, evict: bool) -> torch.Tensor:
-        out = []
-        for start in range(0, rows, chunk):
-            end = min(rows, start + chunk)
-            first = max(0, start - window + 1) if evict else 0
-            context = op.prepare(
-                end - start, start, dtype=dtype, device=CPU, first_position=first, window=window
-            )
-            out.append(
-                op.attend(q[start:end], k[first:end], v[first:end], context, size**-0.5, cap)
-            )
-        return torch.cat(out)
-
-    one_shot = prefill(rows, evict=False)
-    for chunk in CHUNKS:
-        assert torch.equal(prefill(chunk, evict=False), one_shot), chunk
-        if window is not None:
-            # The same keys, handed over as a copy of their own.
-            assert torch.equal(prefill(chunk, evict=True), one_shot), chunk
+    same_attention_in_chunks(rows, heads, kv_heads, size, window, cap, dtype)
 
 
-@pytest.mark.parametrize("rows", LENGTHS)
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize(
-    ("columns", "outputs"), [(64, 192), (577, 65), (1536, 130), (4096, 3), (193, 1)]
-)
-def test_linear(rows: int, columns: int, outputs: int, with_bias: bool, dtype: torch.dtype) -> None:
+def same_linear_in_chunks(
+    rows: int, columns: int, outputs: int, with_bias: bool, dtype: torch.dtype
+) -> None:
     op = linear.select(INVARIANT)
     x = torch.randn(rows, columns).to(dtype)
     weight = (torch.randn(outputs, columns) * columns**-0.5).to(dtype)
@@ -89,6 +88,25 @@ def test_linear(rows: int, columns: int, outputs: int, with_bias: bool, dtype: t
         assert torch.equal(chunked(lambda x: op(x, weight, bias), rows, chunk, x), one_shot), chunk
     order = torch.randperm(rows)
     assert torch.equal(op(x[order], weight, bias), one_shot[order])
+
+
+@pytest.mark.parametrize("rows", LENGTHS)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "outputs"), [(64, 192), (577, 65), (1536, 130), (4096, 3), (193, 1)]
+)
+def test_linear(rows: int, columns: int, outputs: int, with_bias: bool, dtype: torch.dtype) -> None:
+    same_linear_in_chunks(rows, columns, outputs, with_bias, dtype)
+
+
+@pytest.mark.slow
+def test_two_threads(dtype: torch.dtype) -> None:
+    torch.set_num_threads(2)  # conftest restores it
+    same_linear_in_chunks(130, 577, 192, False, dtype)
+    same_attention_in_chunks(130, 9, 3, 64, 50, None, dtype)
+    for op, tensors in _cases(dtype).values():
+        one_shot = op(*tensors)
+        assert torch.equal(chunked(op, 257, 64, *tensors), one_shot)
 
 
 def _cases(dtype: torch.dtype) -> dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]]:
@@ -143,6 +161,50 @@ def test_a_step_of_one_row_equals_the_fast_set(dtype: torch.dtype) -> None:
         context = op.prepare(1, 39, dtype=dtype, device=CPU, window=20)
         mixed.append(op.attend(q, k, v, context, 0.125))
     assert torch.equal(*mixed)
+
+
+ROW_WISE = [
+    (gated_activation.cpu, "silu_gated", lambda: gated_activation.select_silu(INVARIANT)(ROWS)),
+    (
+        gated_activation.cpu,
+        "gelu_tanh_gated",
+        lambda: gated_activation.select_gelu_tanh(INVARIANT)(ROWS),
+    ),
+    (linear.cpu, "linear", lambda: linear.select(INVARIANT)(ROWS, torch.zeros(3, 14))),
+    (rms_norm.cpu, "rms_norm", lambda: rms_norm.select(INVARIANT)(ROWS, None, 1e-6)),
+    (
+        rope.cpu,
+        "rope",
+        lambda: rope.select(INVARIANT)(ROWS.view(5, 1, 14), *rope.angles(ANGLES, ANGLES)),
+    ),
+    (attention.cpu, "one_row", lambda: _attend_five_rows()),
+    (softcap.cpu, "softcap_", lambda: softcap.select(INVARIANT)(ROWS.clone(), 3.0)),
+]
+ROWS, ANGLES = torch.ones(5, 14), torch.ones(5, 7)
+
+
+def _attend_five_rows() -> torch.Tensor:
+    op = attention.select(INVARIANT)
+    context = op.prepare(5, 4, dtype=torch.float32, device=CPU, window=3)
+    return op.attend(torch.randn(5, 2, 10), *torch.randn(2, 9, 1, 10).unbind(0), context, 1.0)
+
+
+@pytest.mark.parametrize(("cpu", "name", "call"), ROW_WISE, ids=[case[1] for case in ROW_WISE])
+def test_every_op_computes_one_aligned_row_at_a_time(
+    cpu: ModuleType, name: str, call: Callable[[], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether rows differ when computed together depends on the machine; this does not.
+    original, seen = getattr(cpu, name), []
+
+    def spy(x: torch.Tensor, *more: object) -> torch.Tensor:
+        tensors = [y for y in (x, *more) if isinstance(y, torch.Tensor)]
+        num_rows = 1 if x.ndim == 1 else x.shape[0]
+        seen.append((num_rows, all(y.data_ptr() % 64 == 0 for y in tensors)))
+        return original(x, *more)
+
+    monkeypatch.setattr(cpu, name, spy)
+    assert call().shape[0] == 5
+    assert seen == [(1, True)] * 5
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])

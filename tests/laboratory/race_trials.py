@@ -113,8 +113,7 @@ def main() -> None:
         executor = reference_for("gemma").ordinary(folder, asked).executor
         names = layout.boundaries(asked.config, asked.spec)
         trials = [
-            trial(executor, names, asked.workload.prompt_token_ids)
-            for _ in range(int(num_trials))
+            trial(executor, names, asked.workload.prompt_token_ids) for _ in range(int(num_trials))
         ]
         matrix[str(length)] = {name: [each[name] for each in trials] for name in trials[0]}
     print(json.dumps(matrix))

@@ -25,13 +25,21 @@ from harness.plan.format import plan_digest, plan_file_bytes
 from harness.plan.load import load_plan, parse_plan
 from harness.plan.partition import partition_faults, prefill_partition
 from harness.plan.recipe import recipe_digest
-from harness.plan.records import Workload
+from harness.plan.records import ModelRange, Workload
 from harness.plan.show import show_plan
 from harness.realize.schedule import schedule_of
 from harness.reconcile.checks.conditions import planned_geometry
 from harness.reconcile.checks.steps import planned_steps
 
 Intervals = list[list[Any]]
+SPEC = ModelRange(
+    start_layer=0,
+    end_layer=1,
+    owns_embeddings=True,
+    owns_final_norm_head=True,
+    model_repository="none/sample",
+    revision="0",
+)
 
 
 def workload(prompt: int, rows: int, partition: Intervals | None = None) -> Workload:
@@ -93,14 +101,14 @@ def test_any_cut_of_a_prompt_is_valid_and_any_lost_or_doubled_position_is_not(se
 
 def test_a_partition_is_read_by_everyone_who_counts_steps() -> None:
     cut = workload(5, 3, [[0, 1], [1, 4], [4, 5]])
-    chunks = schedule_of(cut).chunks
+    chunks = schedule_of(cut, SPEC).chunks
     assert [(c.index, c.start_position, c.token_ids, c.is_last) for c in chunks] == [
         (0, 0, (0,), False),
         (1, 1, (1, 2, 3), False),
         (2, 4, (4,), True),
     ]
     assert [
-        (s.phase, s.step, s.start_position, s.num_rows, s.chooses) for s in planned_steps(cut)
+        (s.phase, s.step, s.start_position, s.num_rows, s.chooses) for s in planned_steps(cut, SPEC)
     ] == [
         ("prefill", 0, 0, 1, False),
         ("prefill", 1, 1, 3, False),
@@ -115,8 +123,8 @@ def test_a_partition_is_read_by_everyone_who_counts_steps() -> None:
 def test_listing_the_equal_chunks_changes_no_step(rows: int) -> None:
     plain = workload(7, rows)
     listed = workload(7, rows, [list(interval) for interval in prefill_partition(plain)])
-    assert schedule_of(listed) == schedule_of(plain)
-    assert planned_steps(listed) == planned_steps(plain)
+    assert schedule_of(listed, SPEC) == schedule_of(plain, SPEC)
+    assert planned_steps(listed, SPEC) == planned_steps(plain, SPEC)
     assert planned_geometry(listed) == planned_geometry(plain)
 
 

@@ -1,8 +1,9 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from fake_family import SIZE, STATE, WORKLOAD, FakeExecutor
+from fake_family import SIZE, SPEC, STATE, WORKLOAD, FakeExecutor
 
 from harness.evidence import tables
 from harness.evidence.declared import TABLES
@@ -22,14 +23,14 @@ def executor() -> FakeExecutor:
 def run(target: FakeExecutor, workload: Workload = WORKLOAD) -> tuple[ExecutionLoop, StepRecorder]:
     recorder = StepRecorder(None)
     loop = ExecutionLoop(target, {"s": torch.zeros(STATE.shape)}, recorder)
-    loop.run(schedule_of(workload))
+    loop.run(schedule_of(workload, SPEC))
     return loop, recorder
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 64])
 def test_schedule_is_ordered_gap_free_and_complete(rows: int) -> None:
     workload = replace(WORKLOAD, prompt_token_ids=tuple(range(7)), chunk_rows=rows)
-    schedule = schedule_of(workload)
+    schedule = schedule_of(workload, SPEC)
     position = 0
     for index, chunk in enumerate(schedule.chunks):
         assert chunk.index == index
@@ -109,7 +110,7 @@ def test_non_finite_outputs_are_counted() -> None:
         FakeExecutor(weight, {"s": torch.zeros(STATE.shape)}),
         {"s": torch.zeros(STATE.shape)},
         recorder,
-    ).run(schedule_of(WORKLOAD))
+    ).run(schedule_of(WORKLOAD, SPEC))
     # The state carries both into the second row of the first chunk.
     assert recorder.steps[0]["num_nan"] == 2
     assert recorder.steps[0]["num_inf"] == 2
@@ -121,7 +122,7 @@ def test_the_reference_is_cut_as_the_steps_are() -> None:
     planes: list[torch.Tensor] = []
     logits: list[torch.Tensor] = []
     source = executor()
-    schedule = schedule_of(WORKLOAD)
+    schedule = schedule_of(WORKLOAD, SPEC)
     token = 0
     for chunk in schedule.chunks:
         output = source.step(chunk.token_ids, chunk.start_position, want_logits=True)
@@ -241,3 +242,41 @@ def test_counting_what_is_owned_costs_the_sentinels_and_not_the_step(
         monkeypatch.setattr(module, "monotonic_ns", lambda: now)
     _, kept = run(Slow(owning().weight, {"s": torch.zeros(STATE.shape)}))
     assert {(row["duration_ns"], row["sentinel_ns"]) for row in kept.step_times} == {(7, 1000)}
+
+
+class Recording(FakeExecutor):
+    """Remembers what it was fed, and whether logits were asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.fed: list[tuple[tuple[int, ...], bool]] = []
+
+    def step(
+        self, token_ids: Any, start_position: int, *, want_logits: bool, tap: Any = None
+    ) -> Any:
+        self.fed.append((tuple(token_ids), want_logits))
+        return super().step(token_ids, start_position, want_logits=want_logits, tap=tap)
+
+
+def test_listed_tokens_are_fed_whatever_was_chosen() -> None:
+    target = Recording(torch.eye(SIZE), {"s": torch.zeros(STATE.shape)})
+    workload = replace(WORKLOAD, decode_token_ids=(5, 0, 9))
+    loop = ExecutionLoop(target, {"s": torch.zeros(STATE.shape)}, StepRecorder(None))
+    loop.run(schedule_of(workload, SPEC))
+    decodes = [ids for ids, _ in target.fed[2:]]
+    assert decodes == [(5,), (0,), (9,)] * WORKLOAD.repetitions
+
+
+def test_without_a_head_nothing_is_chosen_and_no_logits_are_asked_for() -> None:
+    target = Recording(torch.eye(SIZE), {"s": torch.zeros(STATE.shape)})
+    recorder = StepRecorder(None)
+    workload = replace(WORKLOAD, decode_token_ids=(5, 0, 9))
+    headless = replace(SPEC, owns_final_norm_head=False)
+    ExecutionLoop(target, {"s": torch.zeros(STATE.shape)}, recorder).run(
+        schedule_of(workload, headless)
+    )
+    assert not any(wanted for _, wanted in target.fed)
+    assert {row["token"] for row in recorder.steps} == {None}
+    loop = ExecutionLoop(target, {"s": torch.zeros(STATE.shape)}, recorder)
+    with pytest.raises(ValueError, match="expected a token for decode step 0"):
+        loop.run(schedule_of(WORKLOAD, headless))

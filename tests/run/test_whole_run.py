@@ -84,6 +84,28 @@ def test_streaming_passes_too(
 
 
 @pytest.mark.slow
+def test_a_range_without_a_head_is_fed_listed_tokens(
+    freeze_plan: Callable[..., LoadedPlan], run_plan: Callable[..., Any]
+) -> None:
+    plan = freeze_plan(
+        model__range={"end_layer": 1, "owns_final_norm_head": False},
+        workload__decode_token_ids=[4, 200, 31],
+    )
+    trial = run_plan(plan)
+    assert (trial.code, trial.failed) == (0, set())
+    (digest,) = trial.store.digests("records")
+    rows = load_record(digest, trial.store).rows("steps", 0)
+    assert {(row["token"], row["logits_digest"]) for row in rows} == {(None, None)}
+    assert len({row["plane_digest"] for row in rows if row["phase"] == "decode"}) == 3
+
+
+def test_a_range_without_a_head_lists_its_tokens(freeze_plan: Callable[..., LoadedPlan]) -> None:
+    for changes in ({}, {"workload__decode_token_ids": [4]}):
+        with pytest.raises(PlanError) as error:
+            freeze_plan(model__range={"owns_final_norm_head": False}, **changes)
+        assert [f.path for f in error.value.findings] == ["$.workload.decode_token_ids"]
+
+
 def test_the_plain_cpu(freeze_plan: Callable[..., LoadedPlan], tmp_path: Path, cache: Path) -> None:
     device = {"kind": "cpu", "simulated_vram_bytes": None, "system_ram_limit_bytes": 512 << 20}
     plan = freeze_plan(device=device)

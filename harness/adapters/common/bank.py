@@ -1,7 +1,7 @@
 """Resident tensors as slots, each filled once from one checkpoint tensor. Knows no family.
 
 Whether a slot holds data is known twice: from the record of completed fills, and from the bytes,
-since a slot is marked before it is filled and a row that is still all marks was never written.
+since a slot is marked before it is filled and a row that still ends in marks was never written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,24 @@ from harness.errors import InvalidInputError
 from harness.realize.adapter import TensorSource
 
 _MARK = 0xFF
-_SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+_EDGE_BYTES = 16
 
 
 def mark_unwritten(tensor: torch.Tensor) -> None:
-    """Fill with a bit pattern (a negative NaN in every element) that no row of weights has."""
-    tensor.reshape(-1).view(torch.uint8).fill_(_MARK)
+    """Put a bit pattern that no weights have (negative NaNs) at the end of each row."""
+    _edges(tensor).fill_(_MARK)
 
 
 def is_unwritten(tensor: torch.Tensor) -> bool:
-    """Whether some row (the whole of a vector) still holds nothing but marks."""
-    bits = tensor.reshape(-1).view(_SIGNED[tensor.element_size()])
-    bits = bits.view(tensor.shape[0] if tensor.ndim == 2 else 1, -1)
-    # As a signed integer a mark is -1, above every other negative: few rows need a second look.
-    suspects = bits[bits.amax(dim=1) == -1]
-    return bool(suspects.numel()) and bool((suspects.amin(dim=1) == -1).any())
+    """Whether some row (the whole of a vector) still ends in nothing but marks."""
+    edges = _edges(tensor)
+    return bool(edges.numel()) and bool((edges.amin(dim=1) == _MARK).any())
+
+
+def _edges(tensor: torch.Tensor) -> torch.Tensor:
+    """Last bytes of each row; of all bytes, marking and looking would be the largest cost."""
+    num_rows = tensor.shape[0] if tensor.ndim == 2 else 1
+    return tensor.reshape(num_rows, -1).view(torch.uint8)[:, -_EDGE_BYTES:]
 
 
 class ResidentBank:

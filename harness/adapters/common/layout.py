@@ -48,6 +48,8 @@ class FamilyLayout(ABC):
     kernel_sets: ClassVar[Mapping[str, bool]]
     acceptance_checks: ClassVar[tuple[str, ...]] = ()
     eviction_policies: ClassVar[frozenset[str]] = frozenset()
+    is_paged: ClassVar[bool] = False
+    """Whether the mutable state lies in pages."""
 
     resident_forms: ClassVar[Mapping[str, str]]
     """Immutable state -> name of its merged representation, without its compute dtype.
@@ -347,9 +349,10 @@ class FamilyLayout(ABC):
             faults.append(("$.determinism.dtype", f"{got!r} is not one of {wanted}"))
         if request.staging not in _STAGING:
             faults.append(("staging", f"{request.staging!r} is not whole, streaming or none"))
-        if any(not 0 <= token < vocab_size for token in workload.prompt_token_ids):
-            message = f"a token is outside [0, {vocab_size})"
-            faults.append(("$.workload.prompt_token_ids", message))
+        for field in ("prompt_token_ids", "decode_token_ids"):
+            if any(not 0 <= token < vocab_size for token in getattr(workload, field) or ()):
+                message = f"a token is outside [0, {vocab_size})"
+                faults.append((f"$.workload.{field}", message))
         needed = len(workload.prompt_token_ids) + workload.decode_steps
         if needed > workload.max_positions:
             message = f"holds fewer than the {needed} positions used"
@@ -363,6 +366,8 @@ class FamilyLayout(ABC):
             for state_id, form in request.representations.items()
             if form not in self._forms_of(state_id, request.determinism.dtype)
         ]
+        if workload.page_size is not None and not self.is_paged:
+            faults.append(("$.workload.page_size", "the family's mutable state is not paged"))
         faults += self.faults(request)
         if faults:
             findings = [Finding(path=p, rule="adapter-request", message=m) for p, m in faults]

@@ -63,6 +63,7 @@ class GemmaLayout(FamilyLayout):
     }
     acceptance_checks = ("state.ownership",)
     eviction_policies = EVICTION_POLICIES
+    is_paged = True
     resident_forms: ClassVar[Mapping[str, str]] = {SHARED_TABLE: SHARED, WEIGHTS: MERGED}
     derived_forms: ClassVar[Mapping[str, str]] = {ROPE: ROPE_TABLE}
     mutable_state = KV

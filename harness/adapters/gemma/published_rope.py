@@ -61,10 +61,11 @@ def frequencies(fields: Fields, head_dim: int) -> tuple[float, float, int]:
             factor = fields.number("factor")
         case "proportional":
             factor = fields.number("factor", default=1.0)
-            pairs = int(partial * head_dim // 2)
-            if not 0 < pairs <= head_dim // 2:
+            rotating = int(min(partial, 1.0) * head_dim // 2)
+            if partial > 1 or not rotating:
                 message = f"{partial!r} of head_dim {head_dim} is not one pair or more, up to all"
                 fields.refuse("partial_rotary_factor", message)
+            pairs = max(1, rotating)
         case _:
             message = f"{kind!r} is not supported, only default, linear, proportional"
             fields.refuse("rope_type", message)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from harness.plan.checks import ACCEPTANCE, LIMITED, STATE_CHECKS, TELEMETRY, UNPLANNED_BYTES
 from harness.plan.partition import partition_faults
-from harness.plan.recipe import FIXTURE_LOADER, FIXTURE_OUTPUTS
-from harness.plan.records import CheckLimit, Checks, Finding, Workload
+from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
+from harness.plan.records import CheckLimit, Checks, Finding, ModelRange, Workload
 from harness.plan.rules.context import RuleContext
 
 WORKLOAD = "workload"
@@ -17,6 +17,7 @@ def workload_rules(context: RuleContext) -> Iterator[Finding]:
     """Workload, reference fixture and checks (native plans only)."""
     if context.plan.workload is not None:
         yield from _workload(context.plan.workload)
+        yield from _decode_tokens(context.plan.workload, context.plan.adapter_data.spec)
     yield from _fixture(context)
     if context.plan.checks is not None:
         yield from _checks(context, context.plan.checks)
@@ -36,12 +37,24 @@ def _workload(workload: Workload) -> Iterator[Finding]:
         yield Finding(path=path, rule=WORKLOAD, message=message)
 
 
+def _decode_tokens(workload: Workload, spec: ModelRange) -> Iterator[Finding]:
+    path, fed = "$.workload.decode_token_ids", workload.decode_token_ids
+    if fed is None:
+        if not spec.owns_final_norm_head:
+            message = "is absent; a range without a head chooses no token to go on with"
+            yield Finding(path=path, rule=WORKLOAD, message=message)
+    elif len(fed) != workload.decode_steps:
+        message = f"{len(fed)} tokens for {workload.decode_steps} decode steps"
+        yield Finding(path=path, rule=WORKLOAD, message=message)
+
+
 def _fixture(context: RuleContext) -> Iterator[Finding]:
     fixture, determinism = context.plan.reference_fixture, context.plan.determinism
     if fixture is None or determinism is None:
         return
-    if sorted(fixture.outputs) != sorted(FIXTURE_OUTPUTS):
-        message = f"must be {' and '.join(FIXTURE_OUTPUTS)}, not {', '.join(fixture.outputs)}"
+    outputs = fixture_outputs(context.plan.adapter_data.spec)
+    if sorted(fixture.outputs) != sorted(outputs):
+        message = f"must be {' and '.join(outputs)}, not {', '.join(fixture.outputs)}"
         yield Finding(path="$.reference_fixture.outputs", rule=FIXTURE, message=message)
     for name, needed in (
         ("dtype", determinism.dtype),

@@ -25,7 +25,7 @@ def ownership(subject: Subject, findings: Findings) -> None:
         findings.not_evaluated("$.materializations", "the planned tensors of the pools", "unknown")
         return
     findings.require(bool(pages), "$.materializations", "a pool of mutable state", "none")
-    planned = {(*key, pool): step for key, step in step_keys(workload) for pool in pages}
+    planned = {(*key, pool): step for key, step in step_keys(subject.plan) for pool in pages}
     size = workload.page_size or 1
     expected = {key: _determined(step, size, pages[key[-1]]) for key, step in planned.items()}
     first: dict[Key, tuple[str, Row]] = {}

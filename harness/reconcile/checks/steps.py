@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.plan.layout import DTYPE_BYTES
 from harness.plan.partition import prefill_partition
-from harness.plan.records import Workload
+from harness.plan.records import ModelRange, Plan, Workload
 from harness.reconcile.findings import Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
 
@@ -28,8 +28,9 @@ class PlannedStep:
     """Whether a token is chosen after it; not so inside a prompt."""
 
 
-def planned_steps(workload: Workload) -> list[PlannedStep]:
+def planned_steps(workload: Workload, spec: ModelRange) -> list[PlannedStep]:
     """The prefill chunks in order, then the decode steps of one repetition."""
+    has_head = spec.owns_final_norm_head
     prompt = len(workload.prompt_token_ids)
     prefill = [
         PlannedStep(
@@ -37,22 +38,25 @@ def planned_steps(workload: Workload) -> list[PlannedStep]:
             step=index,
             start_position=start,
             num_rows=end - start,
-            chooses=end >= prompt,
+            chooses=has_head and end >= prompt,
         )
         for index, (start, end) in enumerate(prefill_partition(workload))
     ]
     decode = [
         PlannedStep(
-            phase="decode", step=step, start_position=prompt + step, num_rows=1, chooses=True
+            phase="decode", step=step, start_position=prompt + step, num_rows=1, chooses=has_head
         )
         for step in range(workload.decode_steps)
     ]
     return prefill + decode
 
 
-def step_keys(workload: Workload) -> Iterator[tuple[Key, PlannedStep]]:
+def step_keys(plan: Plan) -> Iterator[tuple[Key, PlannedStep]]:
     """Keys of the ``steps`` table: one prefill, then every repetition of the decode."""
-    for planned in planned_steps(workload):
+    workload = plan.workload
+    if workload is None:
+        return
+    for planned in planned_steps(workload, plan.adapter_data.spec):
         repetitions = workload.repetitions if planned.phase == "decode" else 1
         for repetition in range(repetitions):
             yield (repetition, planned.phase, planned.step), planned
@@ -76,7 +80,7 @@ def complete(subject: Subject, findings: Findings) -> None:
     workload = _workload(subject, findings)
     if workload is None:
         return
-    planned_by_key = dict(step_keys(workload))
+    planned_by_key = dict(step_keys(subject.plan))
     expected = {
         key: {"start_position": planned.start_position, "num_rows": planned.num_rows}
         for key, planned in planned_by_key.items()
@@ -125,7 +129,7 @@ def repeat(subject: Subject, findings: Findings) -> None:
         return
     first: dict[tuple[str, int], tuple[str, Row]] = {}
     for _realization, table in subject.view.each(findings, "steps"):
-        for key, planned in step_keys(workload):
+        for key, planned in step_keys(subject.plan):
             row = table.rows.get(key)
             path = table.path(key)
             if row is None:
@@ -154,7 +158,7 @@ def exact(subject: Subject, findings: Findings) -> None:
     for realization, table in subject.view.each(findings, "correctness"):
         expected: dict[Key, dict[str, object]] = {}
         origins: dict[Key, str] = {}
-        for key, planned in step_keys(workload):
+        for key, planned in step_keys(subject.plan):
             for output in _outputs(subject, planned):
                 where = (planned.phase, planned.step, output)
                 expected[(*key, output)] = _exact_columns(fixture.rows.get(where))
@@ -174,13 +178,14 @@ def _exact_columns(reference: Row | None) -> dict[str, object]:
 def _fixture_complete(
     subject: Subject, findings: Findings, fixture: KeyedRows, workload: Workload
 ) -> None:
+    planned = planned_steps(workload, subject.plan.adapter_data.spec)
     expected: dict[Key, Row] = {
-        (planned.phase, planned.step, output): {}
-        for planned in planned_steps(workload)
-        for output in _outputs(subject, planned)
+        (step.phase, step.step, output): {}
+        for step in planned
+        for output in _outputs(subject, step)
     }
     findings.match(fixture, expected, rows_noun="a reference output")
-    rows_of = {(item.phase, item.step): item.num_rows for item in planned_steps(workload)}
+    rows_of = {(item.phase, item.step): item.num_rows for item in planned}
     compute = subject.plan.determinism.dtype if subject.plan.determinism is not None else None
     for key, row in fixture.rows.items():
         path = fixture.path(key)
@@ -206,7 +211,7 @@ def _digests_equal(
     steps = subject.view.table(findings, "steps", realization)
     if steps is None:
         return
-    for key, planned in step_keys(workload):
+    for key, planned in step_keys(subject.plan):
         for output in _outputs(subject, planned):
             reference = fixture.rows.get((planned.phase, planned.step, output))
             row = steps.rows.get(key)

@@ -11,7 +11,7 @@ def step_times(subject: Subject, findings: Findings) -> None:
     if workload is None:
         findings.not_evaluated("$.workload", "a workload in the plan", "none")
         return
-    expected: dict[Key, Row] = {key: {} for key, _planned in step_keys(workload)}
+    expected: dict[Key, Row] = {key: {} for key, _planned in step_keys(subject.plan)}
     for _realization, table in subject.view.each(findings, "step_times"):
         findings.match(table, expected, rows_noun="a time")
         for key, row in table.rows.items():

@@ -1,5 +1,6 @@
 """Published documents into the normalized configuration, and what is refused by name."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -311,6 +312,26 @@ ROPES: list[tuple[int, dict[str, Any], str]] = [
         4,
         {
             "rope_parameters": {
+                F: {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 1e299},
+                S: {"rope_theta": 1e4},
+            }
+        },
+        f"$.rope_parameters.{F}.partial_rotary_factor",
+    ),
+    (
+        4,
+        {
+            "rope_parameters": {
+                F: {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.1},
+                S: {"rope_theta": 1e4},
+            }
+        },
+        f"$.rope_parameters.{F}.partial_rotary_factor",
+    ),
+    (
+        4,
+        {
+            "rope_parameters": {
                 F: {"rope_type": "default", "rope_theta": 1e4, "factor": 2.0},
                 S: {"rope_theta": 1e4},
             }
@@ -329,7 +350,7 @@ def test_unsupported_rotary_parameters_are_refused_by_name(
 ) -> None:
     with pytest.raises(PlanError) as caught:
         parse_document(gemma_document(generation, **changes))
-    assert path in {finding.path for finding in caught.value.findings}
+    assert {finding.path for finding in caught.value.findings} == {path}
 
 
 PER_LAYER: list[tuple[dict[str, Any], str]] = [
@@ -403,3 +424,23 @@ def test_more_rotating_pairs_than_there_are_is_refused(
     document["full"] |= {"rope_pairs": 7}
     with pytest.raises(PlanError, match="rope_pairs"):
         read_config(document)
+
+
+ODD: list[Any] = [None, -1, 0, 1e299, float("inf"), "x", "", [], [[]], {}, {"0": {}}, True, 10**40]
+
+
+@pytest.mark.parametrize("document", [GEMMA3_270M, gemma4_12b()["text_config"]])
+def test_any_value_of_any_field_is_read_or_refused(document: dict[str, Any]) -> None:
+    document = document | {"model_type": document["model_type"].replace("unified_", "")}
+    for name in document:
+        for value in ODD:
+            # Anything but a refusal, such as an overflow, would be raised here.
+            with contextlib.suppress(PlanError):
+                config = parse_document(document | {name: value})
+                assert read_config(json.loads(json.dumps(config.document()))) == config
+    rope = {"rope_theta": 1e4, "rope_type": "proportional"}
+    for name in (*rope, "factor", "partial_rotary_factor"):
+        for value in ODD:
+            changed = {F: rope | {name: value}, S: {"rope_theta": 1e4}}
+            with contextlib.suppress(PlanError):
+                parse_document(document | {"rope_parameters": changed, "rope_scaling": None})
