@@ -1,5 +1,6 @@
 """Tiny checkpoints, requests and sources for adapter tests, made without the harness's readers."""
 
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,6 +184,15 @@ class Bench:
             requirement="required",
             persistence="transient" if staging else "persistent",
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def settled_heap() -> Iterator[None]:
+    """Releases collect garbage; what is imported by now needs no looking through each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

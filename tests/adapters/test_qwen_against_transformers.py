@@ -91,13 +91,16 @@ def compare(model: Qwen3_5MoeForCausalLM, executor: Executor, num_prompt: int, c
     return worst
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if index == 0 else [pytest.mark.slow])
-        for index, name in enumerate(CONFIGS)
-    ],
-)
+def test_a_step_of_each_kind(tmp_path: Path, bench_of: Any) -> None:
+    model, document = make_model()
+    qwen_small.write(tmp_path, state_of(model), document)
+    executor = executor_of(tmp_path, document, bench_of)
+    for num_prompt in (1, 65):
+        assert compare(model, executor, num_prompt, chunk=64) < FLOAT32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_plain_float32(tmp_path: Path, bench_of: Any, name: str) -> None:
     model, document = make_model(**CONFIGS[name])
     qwen_small.write(tmp_path, state_of(model), document)
@@ -145,6 +148,11 @@ def load_dequantized(model: Qwen3_5MoeForCausalLM, tensors: dict[str, torch.Tens
         parameter.data.copy_(value)
 
 
+MORE_EXPERTS: dict[str, Any] = {
+    "num_experts": 16,
+    "num_experts_per_tok": 3,
+    "layer_types": [FULL, LINEAR],
+}
 FORMS: dict[str, dict[str, str]] = {
     "as merged": {},
     "dequantized": {COMMON: "common-fp32-dequantized", ROUTED: "fp32-dequantized"},
@@ -152,9 +160,13 @@ FORMS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    "changes", [{}, {"num_experts": 16, "num_experts_per_tok": 3, "layer_types": [FULL, LINEAR]}]
+    ("form", "changes"),
+    [
+        pytest.param(form, changes, marks=[pytest.mark.slow] if changes or index else [])
+        for index, form in enumerate(FORMS)
+        for changes in ({}, MORE_EXPERTS)
+    ],
 )
 def test_quantized_float32(
     tmp_path: Path, bench_of: Any, form: str, changes: dict[str, Any]
@@ -165,7 +177,7 @@ def test_quantized_float32(
     document["quantization_config"] = qwen_small.MIXTURE
     qwen_small.write(tmp_path, tensors, document)
     executor = executor_of(tmp_path, document, bench_of, representations=FORMS[form])
-    for num_prompt in (1, 65, 200):
+    for num_prompt in (1, 65, 200) if changes else (3, 65):
         assert compare(model, executor, num_prompt, chunk=64) < FLOAT32
 
 
