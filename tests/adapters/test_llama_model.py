@@ -11,6 +11,7 @@ from harness.adapters.llama.reference import LlamaReference
 from harness.adapters.llama.rope import rope_tables
 from harness.errors import InvalidInputError
 from harness.state.accounting import TensorAccounting
+from harness.state.digests import tensor_bytes
 from harness.state.session import CapacityError, GapError, Session
 
 PROMPT = tuple((5 * i * i + i + 2) % 53 for i in range(21))
@@ -41,6 +42,23 @@ def test_chunked_prefill_is_close_to_one_shot(make_bench: Callable[..., Any], ch
     for name, tensor in executor.declared_state().items():
         torch.testing.assert_close(tensor, cache[name], rtol=1e-4, atol=1e-4)
     assert executor.frontier() == len(PROMPT)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_invariant_set_gives_every_cut_of_a_prompt_the_same_bits(
+    make_bench: Callable[..., Any], dtype: str
+) -> None:
+    """And the fast set does not: in float32, token by token differs from one shot."""
+    bench, invariant = make_bench(), "torch-cpu-invariant/1"
+
+    def bits(kernel_set: str, chunk: int) -> list[bytes]:
+        executor = executor_of(bench, dtype=dtype, kernel_set=kernel_set)
+        tensors = (*prefill(executor, chunk), *executor.declared_state().values())
+        return [bytes(tensor_bytes(tensor)) for tensor in tensors]
+
+    assert bits(invariant, 1) == bits(invariant, 7) == bits(invariant, len(PROMPT))
+    if dtype == "float32":
+        assert bits("torch-cpu/1", 1) != bits("torch-cpu/1", len(PROMPT))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

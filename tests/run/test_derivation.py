@@ -92,14 +92,11 @@ def test_what_is_no_range_is_refused_and_nothing_of_it_dropped(
 # How the prompt is cut, and the pages of the state
 
 
-def test_a_partition_and_a_page_size_stand_in_the_plan(
-    freeze_plan: Freeze, small_plan: LoadedPlan
-) -> None:
-    plan = freeze_plan(workload__prefill_partition=[[0, 1], [1, 5]], workload__page_size=4)
+def test_a_partition_stands_in_the_plan(freeze_plan: Freeze, small_plan: LoadedPlan) -> None:
+    plan = freeze_plan(workload__prefill_partition=[[0, 1], [1, 5]])
     assert plan.plan.workload is not None
     assert plan.plan.workload.prefill_partition == ((0, 1), (1, 5))
-    assert plan.plan.workload.page_size == 4
-    more = {"prefill_partition": [[0, 1], [1, 5]], "page_size": 4}
+    more = {"prefill_partition": [[0, 1], [1, 5]]}
     assert plan.document["workload"] == small_plan.document["workload"] | more
     absent = freeze_plan(workload__prefill_partition=None, workload__page_size=None)
     assert absent.document == small_plan.document

@@ -42,7 +42,11 @@ class LlamaLayout(FamilyLayout):
     family = "llama"
     strategy_units = frozenset({STRATEGY_UNIT})
     boundaries_version = "llama.boundaries/1"
-    kernel_sets: ClassVar[Mapping[str, bool]] = {"torch-cpu/1": False, "torch-reference/1": False}
+    kernel_sets: ClassVar[Mapping[str, bool]] = {
+        "torch-cpu/1": False,
+        "torch-cpu-invariant/1": True,
+        "torch-reference/1": False,
+    }
     resident_forms: ClassVar[Mapping[str, str]] = {WEIGHTS: MERGED}
     derived_forms: ClassVar[Mapping[str, str]] = {ROPE: ROPE_TABLE}
     mutable_state = KV
