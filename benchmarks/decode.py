@@ -7,7 +7,8 @@ of them. Same weights, dtype, threads, prompt and tokens. Prints a table and wri
     python -m benchmarks.decode --checkpoint FOLDER --dtype bfloat16 --json out.json
 
 The contender ``harness+sentinels`` runs what a producer runs after each step: digests of plane and
-logits, counts of NaN and infinity, and the exact comparison with reference outputs.
+logits, counts of NaN and infinity, and the exact comparison with reference outputs;
+``harness-invariant`` is the batch-invariant kernel set, without sentinels.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,13 @@ def make_request(document: dict[str, Any], args: argparse.Namespace) -> LayoutRe
         ),
         staging="none",
     )
+
+
+def in_invariant_set(request: LayoutRequest) -> LayoutRequest:
+    settings = replace(
+        request.determinism, batch_invariant=True, kernel_set="torch-cpu-invariant/1"
+    )
+    return replace(request, determinism=settings)
 
 
 def run_harness(
@@ -210,7 +218,9 @@ def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str
         row["decode_ratio"] = row["decode_tok_per_sec"] / peer["decode_tok_per_sec"]
         row["decode_ratio_of_minima"] = peer["decode_ms_min"] / row["decode_ms_min"]
         row["prefill_ratio"] = row["prefill_tok_per_sec"] / peer["prefill_tok_per_sec"]
-    plain, guarded = rows["harness"], rows["harness+sentinels"]
+    plain, guarded, invariant = (
+        rows[name] for name in ("harness", "harness+sentinels", "harness-invariant")
+    )
     share = guarded["decode_ms_median"] / plain["decode_ms_median"] - 1
     equal = 0
     for ours, theirs in zip(timings["harness"].tokens, timings["transformers"].tokens, strict=True):
@@ -232,6 +242,8 @@ def summarize(timings: dict[str, Timings], args: argparse.Namespace) -> dict[str
         "transformers": transformers.__version__,
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "equal_leading_tokens": equal,
+        "invariant_share_of_decode": invariant["decode_ms_median"] / plain["decode_ms_median"] - 1,
+        "invariant_share_of_fastest_step": invariant["decode_ms_min"] / plain["decode_ms_min"] - 1,
         "sentinel_share_of_decode": share,
         "sentinel_share_of_fastest_step": guarded["decode_ms_min"] / plain["decode_ms_min"] - 1,
         "contenders": rows,
@@ -244,6 +256,10 @@ def print_table(summary: dict[str, Any]) -> None:
     print(
         f"sentinels cost {summary['sentinel_share_of_decode']:+.1%} of the median decode step, "
         f"{summary['sentinel_share_of_fastest_step']:+.1%} of the fastest"
+    )
+    print(
+        f"batch invariance costs {summary['invariant_share_of_decode']:+.1%} of the median decode "
+        f"step, {summary['invariant_share_of_fastest_step']:+.1%} of the fastest"
     )
     header = ("contender", "decode ms", "min ms", "tok/s", "ratio", "prefill tok/s", "ratio")
     print("{:<18} {:>10} {:>8} {:>8} {:>6} {:>14} {:>6}".format(*header))
@@ -277,10 +293,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         apply_determinism(request.determinism)
         executor = LlamaReference().ordinary(root, request).executor
         model = transformers.LlamaForCausalLM.from_pretrained(root, dtype=dtype).eval()
+        invariant = LlamaReference().ordinary(root, in_invariant_set(request)).executor
     hook = sentinels(executor, request)
     contenders: dict[str, Callable[[Timings], None]] = {
         "harness": lambda timings: run_harness(executor, request, timings, None),
         "harness+sentinels": lambda timings: run_harness(executor, request, timings, hook),
+        "harness-invariant": lambda timings: run_harness(invariant, request, timings, None),
         "transformers": lambda timings: run_transformers(model, request, timings),
     }
     timings = {name: Timings() for name in contenders}

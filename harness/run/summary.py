@@ -24,6 +24,7 @@ from harness.plan.load import LoadedPlan
 from harness.run.processes import Outcome
 
 MAX_CONFIG_BYTES = 4 << 20
+MAX_SHOWN_CHARS = 400
 Rows = Mapping[str, Mapping[int | None, Sequence[Mapping[str, Any]]]]
 
 
@@ -114,7 +115,7 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
 
     line("experiment", summary.experiment)
     if summary.prompt is not None:
-        line("prompt", summary.prompt)
+        line("prompt", shortened(summary.prompt))
     if summary.text is not None:
         line("generated", summary.text)
     elif summary.tokens:
@@ -139,6 +140,14 @@ def print_summary(summary: Summary, *, as_json: bool) -> None:
         line("TTFT", f"{summary.ttft_ns / 1e6:.1f} ms")
         line("TPOT", f"{summary.tpot_ns / 1e6:.2f} ms ({1e9 / summary.tpot_ns:.1f} tok/s)")
     line("record", summary.record)
+
+
+def shortened(text: str) -> str:
+    """A long text's beginning and end, for one line of a terminal; JSON has the whole."""
+    if len(text) <= MAX_SHOWN_CHARS:
+        return text
+    half = MAX_SHOWN_CHARS // 2
+    return f"{text[:half]} ... ({len(text):,} characters) ... {text[-half:]}"
 
 
 def _every(rows: Rows, name: str) -> list[Sequence[Mapping[str, Any]]]:
