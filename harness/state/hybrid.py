@@ -136,6 +136,29 @@ class HybridPool:
             swa = self._slots_of(begin, end, self._swa.pool.allocate_pages(num_pages), SWA)
             self._swa.full_to_swa.put(full, swa)
 
+    def require_window(self, begin: int) -> None:
+        """Check that nothing that rows from ``begin`` on read has been evicted.
+
+        Raises:
+            UnmappedError: When something has.
+        """
+        first, evicted = self.geometry.window_begin(begin), self._evicted_end()
+        if first < evicted:
+            raise UnmappedError(
+                f"rows from position {begin} on read what has been evicted",
+                expected=f"rows whose window begins at {evicted} or later",
+                got=f"a window from {first} on",
+                hint="reset the state, or restore a snapshot that holds fewer positions",
+            )
+
+    def eviction_faults(self, frontier: int) -> list[str]:
+        """What is wrong with the end of the evicted positions, for an owner of [0, frontier)."""
+        found, size = self._evicted_end(), self.geometry.page_size
+        most = self.geometry.window_begin(frontier) // size * size
+        if 0 <= found <= most and found % size == 0:
+            return []
+        return [f"{EVICTED_END} is {found}, not a multiple of {size} from 0 to {most}"]
+
     def evict_positions(self, frontier: int) -> None:
         """Free what no row from ``frontier`` on reads, by the policy. Only its session calls.
 
@@ -147,7 +170,7 @@ class HybridPool:
         if swa is None or swa.evicted_end is None:
             return
         size = self.geometry.page_size
-        begin = int(swa.evicted_end.host[0])
+        begin = self._evicted_end()
         end = self.geometry.window_begin(frontier) // size * size
         if end <= begin:
             return
@@ -209,6 +232,11 @@ class HybridPool:
             swa = _swa_mapping(held, self._swa.full_to_swa.measured(), evicted_end)
             reports.append(measure(SWA, size, self._swa.pool.measured(), swa))
         return tuple(reports)
+
+    def _evicted_end(self) -> int:
+        if self._swa is None or self._swa.evicted_end is None:
+            return 0
+        return int(self._swa.evicted_end.host[0])
 
     def _host_slots(self, kind: Kind, begin: int, end: int) -> IntArray:
         full: IntArray = self._page_table.host[begin:end]

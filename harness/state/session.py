@@ -49,7 +49,9 @@ class Session:
 
         Raises:
             GapError: When the rows start beyond the frontier.
-            CapacityError: When they end beyond the capacity. The frontier does not move.
+            CapacityError: When they end beyond the capacity.
+            UnmappedError: When new rows come with one that reads an evicted position. The frontier
+                moves in none of these cases.
         """
         if num_rows < 1 or start_position < 0:
             raise InvalidInputError(
@@ -73,6 +75,7 @@ class Session:
                 hint="derive the plan with more positions",
             )
         if end > self._frontier:
+            self._require_ready(start_position)
             self._acquire(self._frontier, end)
             self._frontier = end
 
@@ -105,6 +108,9 @@ class Session:
     def ownership(self) -> tuple[Ownership, ...]:
         """What each pool of the state owns; nothing here is a pool."""
         return ()
+
+    def _require_ready(self, start_position: int) -> None:
+        """Check that what rows from a position on read is held and sound; here, it always is."""
 
     def _acquire(self, begin_position: int, end_position: int) -> None:
         """Take what the positions from the frontier on need, all or nothing; here, nothing."""
@@ -141,13 +147,17 @@ class PagedSession(Session):
         """What each pool owns, counted in the declared tensors against this frontier."""
         return self.pool.ownership(self._frontier)
 
-    def _acquire(self, begin_position: int, end_position: int) -> None:
+    def _require_ready(self, start_position: int) -> None:
         if self._is_damaged:
             raise DamagedStateError(
                 f"{self.logical_state_id} is damaged",
                 expected="tensors that a restore has found sound",
                 hint="reset it, or restore it from a snapshot of its own",
             )
+        # Rows that fail after they were covered would leave positions held and never written.
+        self.pool.require_window(start_position)
+
+    def _acquire(self, begin_position: int, end_position: int) -> None:
         self.pool.map_positions(begin_position, end_position)
 
     def _verify(self, positions: int) -> None:
@@ -155,6 +165,7 @@ class PagedSession(Session):
         self._is_damaged, self._frontier = True, 0
         self.pool.read_back()
         faults = [fault for report in self.pool.ownership(positions) for fault in report.faults()]
+        faults += self.pool.eviction_faults(positions)
         if faults:
             raise DamagedStateError(
                 f"the restored tensors of {self.logical_state_id} do not hold these positions",

@@ -113,6 +113,9 @@ class Model:
                 self.swa[page] = self.swa_free.popleft()
         self.frontier = max(self.frontier, end)
 
+    def reads_evicted(self, start: int) -> bool:
+        return self.evicted > 0 and start - self.geometry.window + 1 < self.evicted
+
     def end_step(self) -> None:
         if not self.geometry.evicts:
             return

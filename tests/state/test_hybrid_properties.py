@@ -65,6 +65,10 @@ class SessionLife(RuleBasedStateMachine):
             with pytest.raises(CapacityError):
                 self.session.cover(start, rows)
             return
+        if end > frontier and self.model.reads_evicted(start):
+            with pytest.raises(UnmappedError):
+                self.session.cover(start, rows)
+            return
         try:
             self.model.cover(end)
         except ExhaustedError:

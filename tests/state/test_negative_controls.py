@@ -225,6 +225,7 @@ def live(session: PagedSession) -> list[str]:
         for _ in range(2):
             for start, rows in (
                 (0, CHUNK_ROWS),
+                (3, 2),
                 (5, CHUNK_ROWS),
                 (10, 1),
                 (11, 1),

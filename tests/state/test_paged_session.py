@@ -208,6 +208,18 @@ def test_restore_refuses_tensors_that_say_anything_else(damage: Callable[[Tensor
     assert [report.faults() for report in session.ownership()] == [(), ()]
 
 
+@pytest.mark.parametrize(("held", "evicted"), [(0, 4), (0, -4), (1, 4), (40, 36), (40, 31)])
+def test_restore_refuses_an_eviction_that_never_was(held: int, evicted: int) -> None:
+    """Also where no position shows it: later ones would never be evicted, or counted as evicted."""
+    session = session_over(evicting(window=8, page_size=4))
+    for start in range(0, held, 5):
+        session.cover(start, min(5, held - start))
+        session.end_step()
+    session.tensors["swa.evicted_end"][0] = evicted
+    with pytest.raises(DamagedStateError, match=r"swa\.evicted_end is"):
+        session.restore(held)
+
+
 @pytest.mark.parametrize("positions", [0, 9, 11, 40])
 def test_restore_refuses_other_positions(positions: int) -> None:
     session = session_over(geometry_of())
