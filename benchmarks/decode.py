@@ -67,12 +67,12 @@ class Timings:
 def write_random(root: Path, dtype: torch.dtype) -> None:
     """A checkpoint with random weights of the model's shapes."""
     torch.manual_seed(0)
-    shapes = LlamaLayout().synthetic_shapes(SMOLLM2_135M)
+    made = LlamaLayout().synthetic_tensors(SMOLLM2_135M)
     tensors = {
         key: (torch.ones(shape) if len(shape) == 1 else torch.randn(shape) * shape[1] ** -0.5).to(
             dtype
         )
-        for key, shape in shapes.items()
+        for key, shape in ((key, tensor.shape) for key, tensor in made.items())
     }
     save_file(tensors, root / "model.safetensors", metadata={"format": "pt"})
     (root / "config.json").write_text(json.dumps(SMOLLM2_135M))

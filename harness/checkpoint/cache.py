@@ -2,7 +2,8 @@
 
 ``<cache>/<name>/`` is a finished folder with a completion marker; ``<cache>/.staging/`` holds work
 in progress and ``<cache>/.locks/`` one lock file for each name. A lock dies with its process, so
-whatever lies in staging under a name whose lock is held by us was left by a dead one.
+whatever lies in staging under a name whose lock is held by us was left by a dead one. It is
+removed, or gone on with where the maker can do so.
 """
 
 import fcntl
@@ -21,6 +22,7 @@ from harness.errors import CheckpointError, InvalidInputError, NotEvaluableError
 
 MARKER_NAME = ".complete.json"
 MARKER_SCHEMA = "harness.fetched/1"
+_KEPT = "kept"
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and, where known, the fraction done."""
 
@@ -41,6 +43,7 @@ def obtain(
     make: Callable[[Path], None],
     *,
     progress: Progress,
+    resumable: bool = False,
 ) -> Path:
     """Return the finished folder ``cache/name``; make it first when it is not there.
 
@@ -50,6 +53,8 @@ def obtain(
         source: What the folder was made from; written into the marker.
         make: Fills an empty folder, given as its argument. May fail or be killed at any moment.
         progress: Told when another process makes the same folder.
+        resumable: Whether ``make`` goes on with what an attempt that failed, or was killed, left in
+            the folder; it starts no process that could outlive it.
 
     Raises:
         CheckpointError: When the finished folder is not as it was when it was made.
@@ -58,7 +63,7 @@ def obtain(
     final = cache / name
     try:
         if not final.is_dir():
-            _make_once(cache, name, source, make, progress)
+            _make_once(cache, name, source, make, progress, resumable)
     except OSError as error:
         raise NotEvaluableError(
             "the checkpoint cache cannot be written",
@@ -76,6 +81,7 @@ def _make_once(
     source: Mapping[str, Any],
     make: Callable[[Path], None],
     progress: Progress,
+    resumable: bool,
 ) -> None:
     for folder in (cache / ".staging", cache / ".locks"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,18 +89,20 @@ def _make_once(
         final = cache / name
         if final.is_dir():
             return
-        for left in (cache / ".staging").glob(f"{name}.*"):
-            shutil.rmtree(left, ignore_errors=True)
         # A name of its own, since a child of a killed process may still write into the old one.
-        work = cache / ".staging" / f"{name}.{secrets.token_hex(8)}"
-        work.mkdir()
+        work = cache / ".staging" / f"{name}.{_KEPT if resumable else secrets.token_hex(8)}"
+        for left in (cache / ".staging").glob(f"{name}.*"):
+            if left != work:
+                shutil.rmtree(left, ignore_errors=True)
+        work.mkdir(exist_ok=resumable)
         try:
             make(work)
             _finish(work, source)
             os.rename(work, final)
             _sync(cache)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            if not resumable:
+                shutil.rmtree(work, ignore_errors=True)
 
 
 @contextmanager

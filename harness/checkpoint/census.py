@@ -48,7 +48,33 @@ def census(
     Raises:
         CheckpointError: When a header, the index or a name is not valid, with every problem.
     """
-    headers = _read_headers(root)
+    weights = _weight_names(root)
+    headers = _read_headers(root, weights, lambda name: read_header(resolve_under(root, name)))
+    located = _locate(headers, keys, where=str(root))
+    digests = _digests(root, headers, located) if measure_digests else {}
+    return _entries(located, digests)
+
+
+def census_by(
+    root: Path, weights: Sequence[str], read: Callable[[str], Header]
+) -> tuple[CensusEntry, ...]:
+    """List the tensors of a checkpoint whose weights lie elsewhere, without digests.
+
+    Args:
+        root: A folder with the index, where there is one.
+        weights: Names of all files of weights.
+        read: Gives the header of a file by its name.
+
+    Raises:
+        CheckpointError: As :func:`census`; whatever else ``read`` raises ends it at once.
+    """
+    headers = _read_headers(root, weights, read)
+    return _entries(_locate(headers, None, where=str(root)), {})
+
+
+def _locate(
+    headers: Mapping[str, Header], keys: Collection[str] | None, *, where: str
+) -> dict[str, tuple[str, HeaderEntry]]:
     problems: list[str] = []
     located: dict[str, tuple[str, HeaderEntry]] = {}
     for name, header in headers.items():
@@ -60,8 +86,13 @@ def census(
         problems.extend(f"{key!r}: not in the checkpoint" for key in keys if key not in located)
         located = {key: located[key] for key in keys if key in located}
     if problems:
-        raise problems_error("not the tensors of one checkpoint", problems, where=str(root))
-    digests = _digests(root, headers, located) if measure_digests else {}
+        raise problems_error("not the tensors of one checkpoint", problems, where=where)
+    return located
+
+
+def _entries(
+    located: Mapping[str, tuple[str, HeaderEntry]], digests: Mapping[str, str]
+) -> tuple[CensusEntry, ...]:
     return tuple(
         CensusEntry(
             key=key,
@@ -70,16 +101,16 @@ def census(
             file=name,
             source_bytes=entry.num_bytes,
             sha256=digests.get(key),
-            digest_source="measured" if measure_digests else "none",
+            digest_source="measured" if key in digests else "none",
         )
         for key, (name, entry) in sorted(located.items())
     )
 
 
-def pin_files(root: Path) -> tuple[CheckpointFile, ...]:
+def pin_files(root: Path, *, with_weights: bool = True) -> tuple[CheckpointFile, ...]:
     """Size and digest of every file of a checkpoint that a plan pins, sorted by name."""
     names = [name for name in COMPANION_NAMES if (root / name).exists()]
-    names.extend(_weight_names(root))
+    names.extend(_weight_names(root) if with_weights else [])
     return tuple(
         CheckpointFile(name=name, size_bytes=size, sha256=digest)
         for name, (size, digest) in sorted(
@@ -106,9 +137,11 @@ def verify_files(root: Path, files: Sequence[CheckpointFile]) -> list[str]:
     return sorted(line for lines in _parallel(differences, files) for line in lines)
 
 
-def _read_headers(root: Path) -> dict[str, Header]:
-    index = _read_index(root)
-    names = _weight_names(root) if index is None else sorted(set(index.values()))
+def _read_headers(
+    root: Path, weights: Sequence[str], read: Callable[[str], Header]
+) -> dict[str, Header]:
+    index = _read_index(root, weights)
+    names = weights if index is None else sorted(set(index.values()))
     if not names:
         raise CheckpointError(
             "no safetensors files",
@@ -120,7 +153,7 @@ def _read_headers(root: Path) -> dict[str, Header]:
     problems: list[str] = []
     for name in names:
         try:
-            headers[name] = read_header(resolve_under(root, name))
+            headers[name] = read(name)
         except CheckpointError as error:
             problems.append(shard_problem(name, error))
     if index is not None and not problems:
@@ -139,7 +172,7 @@ def _weight_names(root: Path) -> list[str]:
         ) from error
 
 
-def _read_index(root: Path) -> dict[str, str] | None:
+def _read_index(root: Path, weights: Sequence[str]) -> dict[str, str] | None:
     """The index's map from key to file. Its ``total_size`` is not read: published ones vary."""
     if not (root / INDEX_NAME).exists():
         return None
@@ -157,7 +190,7 @@ def _read_index(root: Path) -> dict[str, str] | None:
             expected="an object that maps each tensor key to a file name",
             where=str(path),
         )
-    if (root / SINGLE_NAME).exists() and SINGLE_NAME not in weight_map.values():
+    if SINGLE_NAME in weights and SINGLE_NAME not in weight_map.values():
         raise CheckpointError(
             f"both {SINGLE_NAME} and an index of other files exist",
             expected="one of them",

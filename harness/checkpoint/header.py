@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,18 +82,38 @@ def read_header(path: Path) -> Header:
 def read_header_from(descriptor: int, *, where: str) -> Header:
     """Read and validate the header of an open regular file (see :func:`read_header`)."""
     size = identity(descriptor).size_bytes
-    start = bytearray(min(_SNIFF_BYTES, size))
-    if read_exactly(descriptor, memoryview(start), 0) < len(start):
-        raise problems_error("the file shrank while it was read", [f"{size} bytes"], where=where)
+
+    def read(offset: int, num_bytes: int) -> bytearray:
+        piece = bytearray(num_bytes)
+        if read_exactly(descriptor, memoryview(piece), offset) < num_bytes:
+            problem = "the file shrank while it was read"
+            raise problems_error(problem, [f"{size} bytes"], where=where)
+        return piece
+
+    return read_header_by(read, size_bytes=size, where=where)
+
+
+def read_header_by(read: Callable[[int, int], bytearray], *, size_bytes: int, where: str) -> Header:
+    """Validate a header whose bytes are had through a function.
+
+    Args:
+        read: Gives exactly so many bytes from an offset on, or raises; called at most twice, first
+            for the beginning of the file, and never for more than the longest header.
+        size_bytes: Size of the whole file.
+        where: Name of the file in messages.
+
+    Raises:
+        CheckpointError: With every problem found.
+    """
+    size = size_bytes
+    start = read(0, min(_SNIFF_BYTES, size))
     length = int.from_bytes(start[:8], "little")
     problem = _length_problem(size, length)
     if problem is not None or start[8:9] != b"{":
         _refuse_foreign(bytes(start), where)
     if problem is not None:
         raise problems_error("not a safetensors file", [problem], where=where)
-    raw = bytearray(length)
-    if read_exactly(descriptor, memoryview(raw), 8) < length:
-        raise problems_error("the file shrank while it was read", [f"{size} bytes"], where=where)
+    raw = read(8, length)
     document, problems = _parse(raw)
     del raw
     parsed_whole = not problems

@@ -1,98 +1,112 @@
-"""Downloads one pinned revision of a Hugging Face repository into a plain folder.
+"""Files of one pinned commit of a Hugging Face repository, into a plain folder.
 
-Only safetensors, configuration and tokenizer files are ever asked for or accepted.
+A plan narrows the weights to the files that it pins. Knows nothing of what the files hold.
 """
 
-import re
 import shutil
-from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
 
-from harness.errors import CheckpointError, NotEvaluableError
+from harness.checkpoint.cache import Progress
+from harness.checkpoint.files import problems_error, shown
+from harness.checkpoint.hub_http import Commit
+from harness.checkpoint.hub_listing import WEIGHTS_SUFFIX
+from harness.checkpoint.hub_transfer import PART_SUFFIX, RemoteFile, kept_bytes, transfer
+from harness.errors import NotEvaluableError
+from harness.plan.records import CheckpointFile
 
-DEFAULT_ALLOW = (
-    "*.safetensors",
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
-_PERMITTED = re.compile(r"[\w.*?\[\]-]*(?:\.safetensors|\.json|chat_template\.jinja)")
-_REVISION = re.compile(r"[0-9a-f]{40}")
-_REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?", re.ASCII)
+_STEP_BYTES = 16 << 20
+"""Between two words about progress."""
 
 
-def check_source(*, repository: str, revision: str, allow: Sequence[str]) -> list[str]:
-    """Everything that is wrong with a hub source; empty when nothing is."""
-    problems = []
-    if not _REPOSITORY.fullmatch(repository) or ".." in repository:
-        problems.append(f"repository {repository!r} is not owner/name")
-    if not _REVISION.fullmatch(revision):
-        problems.append(f"revision {revision!r} is not a full commit hash of 40 hex digits")
-    problems.extend(
-        f"allow pattern {pattern!r} is not for a safetensors, JSON or chat template file"
-        for pattern in allow
-        if not _PERMITTED.fullmatch(pattern)
-    )
-    return problems
-
-
-def download(folder: Path, *, repository: str, revision: str, allow: Sequence[str]) -> None:
-    """Download the allowed files of one commit into ``folder``.
+def selected(
+    listed: Mapping[str, RemoteFile],
+    commit: Commit,
+    *,
+    allow: Sequence[str],
+    pinned: Sequence[CheckpointFile] | None = None,
+) -> list[RemoteFile]:
+    """The files to fetch: all that are allowed or, with a plan's pins, no weights but the pinned.
 
     Raises:
-        CheckpointError: When the repository or revision does not exist, or files are not wanted.
-        NotEvaluableError: When the hub cannot be reached or does not give the files.
+        CheckpointError: When the hub declares other files than those that are pinned.
     """
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    try:
-        huggingface_hub.snapshot_download(
-            repo_id=repository,
-            revision=revision,
-            local_dir=folder,
-            allow_patterns=list(allow),
-            ignore_patterns=["*/*"],  # copies in other formats often lie in subfolders
+    pins = {file.name: file for file in pinned or ()}
+    chosen = {
+        name: file
+        for name, file in listed.items()
+        if any(fnmatchcase(name, pattern) for pattern in allow)
+        and (pinned is None or not name.endswith(WEIGHTS_SUFFIX))
+    }
+    problems = []
+    for name, pin in pins.items():
+        file = listed.get(name)
+        if file is None:
+            problems.append(f"{shown(name)}: not there")
+            continue
+        if file.size_bytes != pin.size_bytes:
+            problems.append(
+                f"{name}: expected {pin.size_bytes} bytes, the hub declares {file.size_bytes}"
+            )
+        if file.sha256 not in (None, pin.sha256):
+            problems.append(f"{name}: expected {pin.sha256}, the hub declares {file.sha256}")
+        chosen[name] = RemoteFile(
+            name=name, size_bytes=file.size_bytes, sha256=pin.sha256, git_sha1=file.git_sha1
         )
-    except errors.GatedRepoError as error:
-        raise NotEvaluableError(
-            f"repository {repository} asks for its terms to be accepted",
-            where=f"revision {revision}",
-            hint="accept them on its page and log in, or use another source",
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise CheckpointError(
-            f"repository {repository} does not have this revision, or is private",
-            got=type(error).__name__,
-            where=f"revision {revision}",
-        ) from error
-    except Exception as error:
-        # The client's transport errors have no common base that is stable between versions.
-        raise NotEvaluableError(
-            f"repository {repository} cannot be downloaded",
-            expected="a hub that can be reached",
-            got=f"{type(error).__name__}: {str(error)[:200]}",
-            where=f"revision {revision}",
-            hint="check the network, or use a local folder as the source",
-        ) from error
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
-    _refuse_unwanted(folder, allow)
+    if problems:
+        raise problems_error(
+            "the hub declares other files than those that are pinned",
+            problems,
+            where=str(commit),
+            hint="restore the plan that belongs to this revision, or derive it again",
+        )
+    # Small files first: what is wrong with them is known before the weights are fetched.
+    return sorted(chosen.values(), key=lambda file: (file.name.endswith(WEIGHTS_SUFFIX), file.name))
 
 
-def _refuse_unwanted(folder: Path, allow: Sequence[str]) -> None:
-    unwanted = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_symlink()
-        or path.is_dir()
-        or not any(PurePosixPath(path.name).match(one) for one in allow)
-    )
-    if unwanted:
-        raise CheckpointError(
-            "the download holds files that were not asked for",
-            expected=", ".join(allow),
-            got=", ".join(unwanted[:20]),
+def download(folder: Path, commit: Commit, files: Sequence[RemoteFile], *, tell: Progress) -> None:
+    """Bring a folder to hold exactly these files, going on with what an earlier try left in it.
+
+    Raises:
+        CheckpointError: When a file is not what it must be.
+        NotEvaluableError: When the hub does not give one whole, or there is no space for all.
+    """
+    names = {file.name for file in files}
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.is_symlink() or path.name.removesuffix(PART_SUFFIX) not in names:
+            path.unlink()
+    _check_space(folder, files)
+    total = sum(file.size_bytes for file in files)
+    done = 0
+    for file in files:
+        telling = _in_steps(f"downloading {file.name}", done, total, tell)
+        transfer(commit, file, folder, tell=telling)
+        done += file.size_bytes
+
+
+def _in_steps(text: str, before: int, total: int, tell: Progress) -> Callable[[int], None]:
+    told = -_STEP_BYTES
+
+    def tell_bytes(num_bytes: int) -> None:
+        nonlocal told
+        if abs(num_bytes - told) >= _STEP_BYTES:
+            told = num_bytes
+            tell(text, (before + num_bytes) / max(total, 1))
+
+    return tell_bytes
+
+
+def _check_space(folder: Path, files: Iterable[RemoteFile]) -> None:
+    missing = sum(file.size_bytes - kept_bytes(folder, file) for file in files)
+    free = shutil.disk_usage(folder).free
+    if missing > free:
+        raise NotEvaluableError(
+            "there is no disk space for the checkpoint",
+            expected=f"{missing} bytes free for what is not there yet",
+            got=f"{free} bytes free",
+            where=str(folder),
+            hint="free space, or set HARNESS_CACHE to another disk",
         )

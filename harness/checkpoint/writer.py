@@ -24,6 +24,11 @@ class TensorToWrite:
     pieces: Callable[[], Iterable[bytes]]
 
 
+def file_order(dtypes: Mapping[str, str]) -> list[str]:
+    """Keys in the order in which their tensors are written, from torch's dtype names."""
+    return sorted(dtypes, key=lambda key: (-_element_bytes(dtypes[key]), key))
+
+
 def write_safetensors(
     path: Path,
     tensors: Mapping[str, TensorToWrite],
@@ -35,7 +40,7 @@ def write_safetensors(
     Raises:
         CheckpointError: When a tensor's pieces are not exactly its bytes.
     """
-    order = sorted(tensors, key=lambda key: (-_element_bytes(tensors[key].dtype), key))
+    order = file_order({key: tensor.dtype for key, tensor in tensors.items()})
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for key in order:

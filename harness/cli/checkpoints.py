@@ -2,7 +2,7 @@
 
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,18 @@ from harness.checkpoint.sources import fetch as fetch_source
 from harness.cli.output import print_json, print_lines
 from harness.errors import ExitCode, InvalidInputError
 from harness.plan.load import load_plan
+from harness.plan.records import CheckpointFile
 from harness.run.progress import Progress
 
 
 def fetch_checkpoint(
-    source: Mapping[str, Any], family: str | None, cache: Path, *, accept_terms: bool = False
+    source: Mapping[str, Any],
+    family: str | None,
+    cache: Path,
+    *,
+    accept_terms: bool = False,
+    allow_large: bool = False,
+    pinned: Sequence[CheckpointFile] | None = None,
 ) -> Path:
     """The folder of a source's checkpoint, fetched when it is not there yet."""
     layout = layout_for(family or "")
@@ -28,8 +35,10 @@ def fetch_checkpoint(
             source,
             cache,
             progress=progress.update,
-            shapes=layout.synthetic_shapes,
+            tensors=layout.synthetic_tensors,
             accept_terms=accept_terms,
+            allow_large=allow_large,
+            pinned=pinned,
         )
 
 
@@ -68,7 +77,10 @@ def verify(options: Namespace) -> int:
     folder: Path | None = options.folder
     if folder is None:
         cache = options.cache or default_cache()
-        folder = fetch_checkpoint(plan.checkpoint.source, plan.adapter_data.family, cache)
+        pinned = plan.checkpoint
+        folder = fetch_checkpoint(
+            pinned.source, plan.adapter_data.family, cache, pinned=pinned.files
+        )
     elif not folder.is_dir():
         raise InvalidInputError("not a folder", where=str(folder), hint="check the path")
     problems = verify_files(folder, plan.checkpoint.files)

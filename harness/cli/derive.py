@@ -26,6 +26,7 @@ def derive(options: Namespace) -> int:
             cache=config.cache or default_cache(),
             progress=progress.update,
             accept_terms=config.accept_terms,
+            allow_large=config.allow_large,
         )
     name = f"{config.name}-{bare_hex(document['digest'])[:12]}.json"
     path = options.out or config.root / PLAN_FOLDER / name

@@ -15,7 +15,11 @@ def fetch(options: Namespace) -> int:
     config = compose_experiment(options.overrides, config_dir=config_dir(options.config_dir))
     source, family = config.model["source"], config.model["family"]
     folder = fetch_checkpoint(
-        source, family, config.cache or default_cache(), accept_terms=config.accept_terms
+        source,
+        family,
+        config.cache or default_cache(),
+        accept_terms=config.accept_terms,
+        allow_large=config.allow_large,
     )
     if options.json:
         print_json({"folder": str(folder), "source": source})

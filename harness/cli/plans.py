@@ -21,7 +21,7 @@ from harness.plan.manifest import MAX_MANIFEST_BYTES, ManifestEntry, load_manife
 from harness.plan.records import Finding, Plan
 from harness.plan.show import show_plan, state_lines
 from harness.plan.state_bytes import LABEL, bytes_by_state
-from harness.run.kernel_set import require_kernel_set
+from harness.run.runnable import require_runnable
 
 
 def freeze(options: Namespace) -> int:
@@ -138,7 +138,7 @@ def _not_built(plan: Plan) -> str | None:
     if plan.adapter_data.family is None:
         return None
     try:
-        require_kernel_set(plan, layout_for(plan.adapter_data.family))
+        require_runnable(plan, layout_for(plan.adapter_data.family))
     except HarnessError as error:
         return "; ".join(line.strip() for line in str(error).splitlines())
     return None

@@ -67,6 +67,7 @@ def run_request(config: ExperimentConfig, options: Namespace) -> RunRequest:
         cache=config.cache or default_cache(),
         device=device,
         accept_terms=config.accept_terms,
+        allow_large=config.allow_large,
         as_json=options.json,
         command=("harness", *options.command_line),
         **_planted(config),

@@ -35,6 +35,10 @@ from harness.experiment.fields import GOVERNED, faults, governed_changes, refusa
 _NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 _NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.\-]+")
 MAX_JOBS = 1000
+_REFUSED = {
+    "accept_terms": "accept a checkpoint's terms",
+    "allow_large": "agree to a large checkpoint",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class ExperimentConfig:
     cache: Path | None
     accept_terms: bool
     """The user's consent to a checkpoint's terms; only the command line can give it."""
+    allow_large: bool
+    """The user's consent to make a large synthetic checkpoint, given in the same way."""
     model: dict[str, Any]
     device: dict[str, Any]
     workload: dict[str, Any]
@@ -122,7 +128,8 @@ def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> Experim
         root=root,
         store=_path(config, "store", given, root) or root / "runs" / "evidence",
         cache=_path(config, "cache", given, root),
-        accept_terms=_consent(config, given),
+        accept_terms=_consent(config, given, "accept_terms"),
+        allow_large=_consent(config, given, "allow_large"),
         checks=config["checks"],
         fault=config["fault"],
         overrides=tuple(overrides),
@@ -278,15 +285,15 @@ def _name(config: Mapping[str, Any], plan: Path, plans: Sequence[str]) -> str:
     return str(name)
 
 
-def _consent(config: Mapping[str, Any], given: set[str]) -> bool:
-    if config["accept_terms"] and "accept_terms" not in given:
+def _consent(config: Mapping[str, Any], given: set[str], name: str) -> bool:
+    if config[name] and name not in given:
         raise InvalidInputError(
-            "a file cannot accept a checkpoint's terms",
-            expected="accept_terms: false in every file",
-            got="accept_terms: true",
-            hint="give accept_terms=true on the command line, once you have read the terms",
+            f"a file cannot {_REFUSED[name]}",
+            expected=f"{name}: false in every file",
+            got=f"{name}: true",
+            hint=f"give {name}=true on the command line, if you agree",
         )
-    return bool(config["accept_terms"])
+    return bool(config[name])
 
 
 def _path(config: Mapping[str, Any], key: str, given: set[str], root: Path) -> Path | None:

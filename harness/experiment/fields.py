@@ -45,7 +45,8 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
     "launcher": frozenset({"kind"}),
 }
 _VALUES = frozenset({"name", "store", "cache", "fault"})
-_FLAGS = frozenset({"accept_terms"})
+_FLAGS = frozenset({"accept_terms", "allow_large"})
+"""What only a person on the command line can give."""
 GOVERNED = ("model", "device", "workload", "realization", "determinism", "checks", "timeouts")
 """Sections whose values a frozen plan decides."""
 LAUNCHERS = ("basic",)

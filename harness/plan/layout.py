@@ -86,6 +86,17 @@ class LeftOut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SyntheticTensor:
+    """One tensor of a made-up checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    """Torch's name; ``None`` for the type that the checkpoint's ordinary numbers have."""
+    bounds: tuple[float, float] | None = None
+    """Its numbers lie between these; ``None``: where the generator puts those of its shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayoutRequest:
     """Everything a layout's arithmetic may depend on."""
 
@@ -153,8 +164,19 @@ class AdapterLayout(Protocol):
     def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Normalize a model's ``config.json``; refuse by name what is not supported."""
 
-    def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
-        """Checkpoint key -> shape of a whole model with this ``config.json``."""
+    def synthetic_tensors(
+        self, document: Mapping[str, Any], layers: tuple[int, int] | None = None
+    ) -> Mapping[str, SyntheticTensor]:
+        """What a made-up checkpoint with this ``config.json`` holds, by key, sorted.
+
+        Args:
+            document: The ``config.json``.
+            layers: First layer and the one after the last, where not all are wanted. The embedding
+                comes with the first layer of the model, the head with its last one.
+
+        Raises:
+            InvalidInputError: When the layers are not within the model.
+        """
 
     def tensor_keys(
         self,

@@ -11,8 +11,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from harness.adapters.families import layout_for
 from harness.canonical import read_json
-from harness.checkpoint.census import census, pin_files
-from harness.checkpoint.sources import fetch
+from harness.checkpoint.survey import survey
 from harness.checkpoint.tokenizer import encode_prompt
 from harness.errors import InvalidInputError
 from harness.measure.environment import DeviceRequest, probe_environment
@@ -83,23 +82,29 @@ def derive_settings(
     cache: Path,
     progress: Callable[[str, float | None], None],
     accept_terms: bool = False,
+    allow_large: bool = False,
 ) -> tuple[dict[str, Any], bytes]:
     """Derive a plan document and its manifest, with exact bytes from the checkpoint's headers."""
     model = settings.model
     layout = layout_for(str(model["family"]))
-    folder = fetch(
+    surveyed = survey(
         model["source"],
         cache,
         progress=progress,
-        shapes=layout.synthetic_shapes,
+        tensors=layout.synthetic_tensors,
         accept_terms=accept_terms,
+        allow_large=allow_large,
     )
+    folder = surveyed.folder
     progress("census of the checkpoint", None)
     config = layout.parse_config(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
     spec = _range(model, int(config["num_layers"]))
     representations = _representations(settings.realization.get("representations"))
+    for left in layout.account(config, spec, surveyed.tensors, representations):
+        text = f"left out {left.num_tensors:,} tensors of {left.source_bytes:,} bytes: {left.rule}"
+        progress(text, None)
     keys = layout.tensor_keys(config, spec, representations)
-    entries = census(folder, measure_digests=True, keys=keys)
+    entries = surveyed.pin_tensors(keys)
     environment = probe_environment(device_request(settings.device))
     (node,) = environment.resources.nodes
     (unit,) = node.compute_units
@@ -128,7 +133,7 @@ def derive_settings(
             model_repository=spec.model_repository,
             model_revision=spec.revision,
             checkpoint_source=dict(model["source"]),
-            checkpoint_files=pin_files(folder),
+            checkpoint_files=surveyed.pin_files(entries),
             census=entries,
             layout=layout,
             layout_request=request,

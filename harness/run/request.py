@@ -20,6 +20,8 @@ class RunRequest:
     device: DeviceRequest
     accept_terms: bool = False
     """The user's consent to the terms that the checkpoint comes under, if any."""
+    allow_large: bool = False
+    """The user's consent to make a large synthetic checkpoint."""
     as_json: bool = False
     command: tuple[str, ...] = ()
     """The command line as given; redacted before it is recorded."""

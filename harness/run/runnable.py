@@ -1,16 +1,31 @@
-"""Whether this build has the kernel set that a plan names. Imports no kernels."""
+"""Whether this build can run a valid plan. Imports no torch and no kernels."""
 
 from harness.errors import NotEvaluableError
 from harness.plan.layout import AdapterLayout
 from harness.plan.records import Plan
 
 
-def require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
-    """Another kernel set has other bits: what is not built is refused, and never replaced.
+def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
+    """Refuse a plan that is valid and cannot be run here.
 
     Raises:
-        NotEvaluableError: When the plan's kernel set is not built, or lacks what is asked of it.
+        NotEvaluableError: When its range has no embeddings, its kernel set is not built, or the set
+            lacks what is asked of it.
     """
+    spec = plan.adapter_data.spec
+    if not spec.owns_embeddings:
+        raise NotEvaluableError(
+            "a range without embeddings cannot be run by itself",
+            expected="a range that starts with token ids",
+            got=f"layers [{spec.start_layer}, {spec.end_layer}), which take another range's output",
+            where="$.adapter_data.spec.owns_embeddings",
+            hint="such a plan can be derived, checked and shown",
+        )
+    _require_kernel_set(plan, layout)
+
+
+def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
+    """Another kernel set has other bits: what is not built is refused, and never replaced."""
     determinism = plan.determinism
     if determinism is None:
         return

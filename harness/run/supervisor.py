@@ -38,10 +38,10 @@ from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, assemble
 from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
-from harness.run.kernel_set import require_kernel_set
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
+from harness.run.runnable import require_runnable
 from harness.run.summary import print_summary, summarize
 from harness.run.workplace import work_folder
 
@@ -116,7 +116,7 @@ def check(request: RunRequest) -> LoadedPlan:
         raise PlanError(
             "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
         )
-    require_kernel_set(plan, layout)
+    require_runnable(plan, layout)
     return loaded
 
 
@@ -135,8 +135,10 @@ def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progr
         checkpoint.source,
         request.cache,
         progress=progress.update,
-        shapes=layout.synthetic_shapes,
+        tensors=layout.synthetic_tensors,
         accept_terms=request.accept_terms,
+        allow_large=request.allow_large,
+        pinned=checkpoint.files,
     )
     progress.update("verifying the checkpoint's files")
     problems = verify_files(folder, checkpoint.files)

@@ -217,8 +217,8 @@ def make_bench(tmp_path: Path) -> Callable[..., Bench]:
     def make(dtype: torch.dtype = torch.float32, **changes: Any) -> Bench:
         document = SMALL | changes
         torch.manual_seed(7)
-        shapes = LlamaLayout().synthetic_shapes(document)
-        tensors = {key: torch.randn(shape).to(dtype) * 0.3 for key, shape in shapes.items()}
+        made = LlamaLayout().synthetic_tensors(document)
+        tensors = {key: torch.randn(t.shape).to(dtype) * 0.3 for key, t in made.items()}
         save_file(tensors, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text(json.dumps(document))
         return Bench(LlamaLayout(), tmp_path, document)

@@ -32,7 +32,8 @@ def random_tensors(document: dict[str, Any], *, seed: int = 5) -> dict[str, torc
     """Weights of a plain checkpoint whose activations are of order one."""
     torch.manual_seed(seed)
     tensors = {}
-    for key, shape in QwenLayout().synthetic_shapes(document).items():
+    for key, made in QwenLayout().synthetic_tensors(document).items():
+        shape = made.shape
         if key.endswith("A_log"):
             tensors[key] = torch.rand(shape) * 3 - 2
         elif len(shape) == 1:

@@ -5,7 +5,7 @@ definition and shared with nothing.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,9 @@ MIXTURE: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "MIXED_PREC
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
+Quantizer = Callable[[torch.Tensor], dict[str, torch.Tensor]]
+
+
 def document(**changes: Any) -> dict[str, Any]:
     """A small configuration."""
     return {**SMALL, **changes}
@@ -63,7 +66,7 @@ def nvfp4(weight: torch.Tensor) -> dict[str, torch.Tensor]:
         "weight": codes[:, ::2] | codes[:, 1::2] << 4,
         "weight_scale": scales,
         "weight_scale_2": factor,
-        "input_scale": torch.tensor(0.5),
+        "input_scale": weight.abs().mean(),
     }
 
 
@@ -73,7 +76,7 @@ def fp8(weight: torch.Tensor) -> dict[str, torch.Tensor]:
     return {
         "weight": (weight / factor).to(torch.float8_e4m3fn),
         "weight_scale": factor,
-        "input_scale": torch.tensor(0.25),
+        "input_scale": weight.abs().mean(),
     }
 
 
@@ -94,8 +97,10 @@ def dequantized(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return plain
 
 
-def quantized(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A plain checkpoint in the published mixture: experts packed, mixers in fp8, the rest bf16."""
+def quantized(
+    tensors: Mapping[str, torch.Tensor], *, mixers: Quantizer = fp8, head: Quantizer | None = None
+) -> dict[str, torch.Tensor]:
+    """A plain checkpoint, quantized: as published, or its mixers and head in another way."""
     found: dict[str, torch.Tensor] = {}
     for key, tensor in tensors.items():
         module = key.removesuffix(".weight")
@@ -104,7 +109,9 @@ def quantized(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         elif module.endswith(("in_proj_qkv", "in_proj_z", "out_proj")) or (
             ".self_attn." in key and module.endswith("_proj")
         ):
-            parts = fp8(tensor.float())
+            parts = mixers(tensor.float())
+        elif module == "lm_head" and head is not None:
+            parts = head(tensor.float())
         else:
             found[key] = tensor.to(torch.bfloat16)
             continue

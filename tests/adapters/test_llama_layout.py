@@ -184,3 +184,32 @@ def test_layouts_import_no_torch() -> None:
         "sys.exit(any(m.split('.')[0] in ('torch', 'kernels', 'numpy') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def with_keys(census: Any, *keys: str) -> list[Any]:
+    """A census with further tensors, shaped like its first one."""
+    return [*census, *(replace(census[0], key=key) for key in keys)]
+
+
+def test_what_would_change_the_model_is_refused_by_name(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench(tie_word_embeddings=True)
+    strange = (
+        "lm_head.weight",
+        "model.layers.1.self_attn.q_proj.bias",
+        "model.layers.2.input_layernorm.weight",
+        "model.per_layer_table.weight",
+    )
+    with pytest.raises(PlanError) as error:
+        bench.layout.account(bench.config, bench.whole, with_keys(bench.census(), *strange))
+    assert [finding.path for finding in error.value.findings] == list(strange)
+
+
+def test_what_is_of_no_influence_is_left_out(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench(tie_word_embeddings=True)
+    others = ("model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.patch.weight")
+    (left,) = bench.layout.account(bench.config, bench.whole, with_keys(bench.census(), *others))
+    assert left.num_tensors == 2
+    first = replace(bench.whole, end_layer=1, owns_final_norm_head=False)
+    headed = with_keys(bench.census(), "lm_head.weight")
+    (left,) = bench.layout.account(bench.config, first, headed)
+    assert left.num_tensors > 1

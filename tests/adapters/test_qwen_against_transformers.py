@@ -182,6 +182,29 @@ def test_quantized_float32(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", ["as merged", "dequantized"])
+@pytest.mark.parametrize(
+    ("head", "algorithm"), [(qwen_small.nvfp4, "NVFP4"), (qwen_small.fp8, "FP8")]
+)
+def test_packed_mixers_and_quantized_heads(
+    tmp_path: Path, bench_of: Any, form: str, head: qwen_small.Quantizer, algorithm: str
+) -> None:
+    model, document = make_model(layer_types=[LINEAR, FULL])
+    tensors = qwen_small.quantized(state_of(model), mixers=qwen_small.nvfp4, head=head)
+    load_dequantized(model, tensors)
+    names = {key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale")}
+    document["quantization_config"] = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {name: {"quant_algo": "NVFP4"} for name in names}
+        | {"lm_head": {"quant_algo": algorithm}},
+    }
+    qwen_small.write(tmp_path, tensors, document)
+    executor = executor_of(tmp_path, document, bench_of, representations=FORMS[form])
+    assert compare(model, executor, 65, chunk=64) < FLOAT32
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "published mixture"])
 def test_bfloat16_rounds_no_worse_than_transformers(
     tmp_path: Path, bench_of: Any, packed: bool

@@ -30,8 +30,8 @@ def make_qwen(tmp_path: Path, bench_of: Any) -> MakeBench:
     def make(*, packed: bool = True, **changes: Any) -> Any:
         layout, document = QwenLayout(), qwen_small.document(**changes)
         torch.manual_seed(5)
-        shapes = layout.synthetic_shapes(document)
-        tensors = {key: torch.randn(shape) * 0.1 for key, shape in shapes.items()}
+        made = layout.synthetic_tensors(document)
+        tensors = {key: torch.randn(tensor.shape) * 0.1 for key, tensor in made.items()}
         if packed:
             tensors = qwen_small.quantized(tensors)
             document["quantization_config"] = qwen_small.MIXTURE

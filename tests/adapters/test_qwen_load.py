@@ -244,6 +244,20 @@ def test_an_unwritten_slot_is_noticed(bench: Any, form: str, staging: str, key: 
     assert key in str(error.value)
 
 
+def test_a_bank_from_a_staging_that_broke_off_is_not_complete(bench: Any) -> None:
+    realization = Realization(bench, asked(bench, "published", "whole"))
+    source = damaged(bench, f"{EXPERT}.weight_scale_2", lambda t: t.fill_(float("nan")))
+    with pytest.raises(CheckpointError, match="is not one"):
+        realization.adapter.populate(realization.intent(ROUTED, staging=True), source)
+    resident = realization.intent(ROUTED)
+    with pytest.raises(CheckpointError, match="hold no data"):
+        realization.adapter.populate(resident, source)
+    missing = realization.adapter.unpopulated(resident)
+    assert any(slot.endswith(f"{EXPERT}.weight_scale_2") for slot in missing)
+    # Never read, so never marked: known from the record of what was filled alone.
+    assert any("layers.3.experts" in slot for slot in missing)
+
+
 def test_every_missing_tensor_of_an_ordinary_load_is_named(bench: Any, tmp_path: Path) -> None:
     gone = [f"{EXPERT}.weight_scale", "model.layers.0.mlp.shared_expert.up_proj.weight_scale_2"]
     kept = {key: tensor for key, tensor in bench.stored.items() if key not in gone}

@@ -19,7 +19,6 @@ from harness.plan.format import plan_file_bytes
 from harness.plan.layout import CensusEntry, LayoutRequest
 from harness.plan.load import parse_plan
 from harness.plan.manifest import ManifestEntry, parse_manifest
-from harness.plan.recipe import fixture_outputs
 from harness.plan.records import (
     CheckpointFile,
     ComputeUnit,

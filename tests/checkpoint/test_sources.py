@@ -8,6 +8,7 @@ import pytest
 from harness.checkpoint.census import census, pin_files
 from harness.checkpoint.sources import fetch
 from harness.errors import CheckpointError, ExitCode, InvalidInputError
+from harness.plan.layout import SyntheticTensor
 
 SYNTHETIC: dict[str, Any] = {
     "kind": "synthetic",
@@ -35,17 +36,23 @@ PART = {
 }
 
 
-def shapes(config: Any) -> dict[str, tuple[int, ...]]:
-    return {"a.weight": (config["vocab_size"], config["hidden_size"])}
+def tensors(config: Any, layers: Any) -> dict[str, SyntheticTensor]:
+    del layers
+    return {"a.weight": SyntheticTensor(shape=(config["vocab_size"], config["hidden_size"]))}
+
+
+def giving(key: str, *shape: int) -> Any:
+    """A family whose every model is one tensor."""
+    return lambda config, layers: {key: SyntheticTensor(shape=shape)}
 
 
 def test_synthetic_from_the_family_and_listed_are_the_same(tmp_path: Path) -> None:
     told: list[tuple[str, float | None]] = []
     first = fetch(
-        SYNTHETIC, tmp_path, shapes=shapes, progress=lambda text, done: told.append((text, done))
+        SYNTHETIC, tmp_path, tensors=tensors, progress=lambda text, done: told.append((text, done))
     )
     assert ("making random weights", 1.0) in told
-    assert fetch(SYNTHETIC, tmp_path, shapes=shapes) == first
+    assert fetch(SYNTHETIC, tmp_path, tensors=tensors) == first
     assert fetch(LISTED, tmp_path) == first
     assert [pin.name for pin in pin_files(first)] == [
         "config.json",
@@ -57,13 +64,13 @@ def test_synthetic_from_the_family_and_listed_are_the_same(tmp_path: Path) -> No
 
 def test_everything_that_makes_other_bytes_makes_another_folder(tmp_path: Path) -> None:
     folders = [
-        fetch(SYNTHETIC, tmp_path, shapes=shapes),
-        fetch({**SYNTHETIC, "seed": 6}, tmp_path, shapes=shapes),
+        fetch(SYNTHETIC, tmp_path, tensors=tensors),
+        fetch({**SYNTHETIC, "seed": 6}, tmp_path, tensors=tensors),
         fetch(
-            {**SYNTHETIC, "config": {"vocab_size": 9, "hidden_size": 4}}, tmp_path, shapes=shapes
+            {**SYNTHETIC, "config": {"vocab_size": 9, "hidden_size": 4}}, tmp_path, tensors=tensors
         ),
-        fetch(SYNTHETIC, tmp_path, shapes=lambda config: {"b.weight": (8, 4)}),
-        fetch(SYNTHETIC, tmp_path, shapes=lambda config: {"a.weight": (8, 5)}),
+        fetch(SYNTHETIC, tmp_path, tensors=giving("b.weight", 8, 4)),
+        fetch(SYNTHETIC, tmp_path, tensors=giving("a.weight", 8, 5)),
     ]
     assert len(set(folders)) == 5
     weights = {(folder / "model.safetensors").read_bytes() for folder in folders}
@@ -182,6 +189,6 @@ def test_no_heavy_import() -> None:
 
 def test_what_was_made_is_checked_before_it_is_kept(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a valid checkpoint") as caught:
-        fetch(SYNTHETIC, tmp_path, shapes=lambda config: {"": (1,)})
+        fetch(SYNTHETIC, tmp_path, tensors=giving("", 1))
     assert "not a usable key" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == []

@@ -2,15 +2,18 @@ import hashlib
 import json
 import struct
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors
 
 from harness.checkpoint import synthetic
-from harness.checkpoint.synthetic import synthetic_pieces, write_synthetic
+from harness.checkpoint.synthetic import synthetic_blocks, write_synthetic
 from harness.checkpoint.tokenizer import decode_tokens, encode_prompt
+from harness.plan.layout import SyntheticTensor
 
 SHAPES = {
     "embed.weight": (40, 64),
@@ -19,6 +22,19 @@ SHAPES = {
     "proj.bias": (100,),
 }
 CONFIG = {"vocab_size": 40, "rms_norm_eps": 1e-05}
+
+
+TENSORS = {key: SyntheticTensor(shape=shape) for key, shape in SHAPES.items()}
+
+
+def blocks(
+    *, seed: int, key: str, shape: tuple[int, ...], dtype: str, **more: Any
+) -> Iterator[bytes]:
+    """One tensor's bytes, made block by block."""
+    generator = more.pop("generator", "shake256/1")
+    tensor = SyntheticTensor(shape=shape, **more)
+    made = synthetic_blocks(generator, seed=seed, key=key, tensor=tensor, dtype=dtype)
+    return (block() for block in made)
 
 
 def by_the_definition(seed: int, key: str, shape: tuple[int, ...]) -> list[float]:
@@ -39,20 +55,22 @@ def by_the_definition(seed: int, key: str, shape: tuple[int, ...]) -> list[float
 
 @pytest.mark.parametrize("key", SHAPES)
 def test_float32_is_the_definition(key: str) -> None:
-    data = b"".join(synthetic_pieces(seed=7, key=key, shape=SHAPES[key], dtype="float32"))
+    data = b"".join(blocks(seed=7, key=key, shape=SHAPES[key], dtype="float32"))
     assert np.frombuffer(data, "<f4").tolist() == by_the_definition(7, key, SHAPES[key])
 
 
 @pytest.mark.parametrize("key", SHAPES)
 def test_bfloat16_is_the_definition_rounded(key: str) -> None:
     torch = pytest.importorskip("torch")
-    data = b"".join(synthetic_pieces(seed=-3, key=key, shape=SHAPES[key], dtype="bfloat16"))
+    data = b"".join(blocks(seed=-3, key=key, shape=SHAPES[key], dtype="bfloat16"))
     expected = torch.tensor(by_the_definition(-3, key, SHAPES[key])).to(torch.bfloat16)
     assert data == bytes(expected.view(torch.uint8).tolist())
 
 
 def test_files_never_change(tmp_path: Path) -> None:
-    write_synthetic(tmp_path, seed=7, config=CONFIG, shapes=SHAPES, dtype="bfloat16", num_tokens=40)
+    write_synthetic(
+        tmp_path, seed=7, config=CONFIG, tensors=TENSORS, dtype="bfloat16", num_tokens=40
+    )
     digests = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in tmp_path.iterdir()
     }
@@ -64,7 +82,9 @@ def test_files_never_change(tmp_path: Path) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    write_synthetic(tmp_path, seed=7, config=CONFIG, shapes=SHAPES, dtype="float32", num_tokens=40)
+    write_synthetic(
+        tmp_path, seed=7, config=CONFIG, tensors=TENSORS, dtype="float32", num_tokens=40
+    )
     assert json.loads((tmp_path / "config.json").read_text()) == {
         **CONFIG,
         "torch_dtype": "float32",
@@ -83,7 +103,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_a_named_dtype_is_kept(tmp_path: Path) -> None:
     config = {"vocab_size": 4, "dtype": "float32"}
-    write_synthetic(tmp_path, seed=1, config=config, shapes={}, dtype="float32", num_tokens=4)
+    write_synthetic(tmp_path, seed=1, config=config, tensors={}, dtype="float32", num_tokens=4)
     assert json.loads((tmp_path / "config.json").read_text()) == config
 
 
@@ -91,9 +111,7 @@ def test_large_tensors_come_in_blocks() -> None:
     shape = (1025, 4096)
     tracemalloc.start()
     try:
-        sizes = [
-            len(piece) for piece in synthetic_pieces(seed=1, key="a", shape=shape, dtype="bfloat16")
-        ]
+        sizes = [len(piece) for piece in blocks(seed=1, key="a", shape=shape, dtype="bfloat16")]
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()

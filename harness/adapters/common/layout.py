@@ -6,7 +6,7 @@ imports no torch and knows no family.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from harness.adapters.common.rows import (
@@ -15,6 +15,8 @@ from harness.adapters.common.rows import (
     resident_bytes_by_key,
     source_shapes,
 )
+from harness.adapters.common.synthetic import layers_to_make, stored_tensors
+from harness.adapters.common.unknown import unknown_keys
 from harness.errors import PlanError
 from harness.plan.layout import (
     CHECKPOINT_NATIVE,
@@ -25,6 +27,7 @@ from harness.plan.layout import (
     LayoutRequest,
     LeftOut,
     StateDesign,
+    SyntheticTensor,
     TensorSpec,
 )
 from harness.plan.records import Finding, ModelRange
@@ -130,6 +133,10 @@ class FamilyLayout(ABC):
         }
         return {state_id: tensors for state_id, tensors in chosen.items() if tensors}
 
+    def key_prefix(self, config: Mapping[str, Any]) -> str:
+        """Prefix of the model's own checkpoint tensors."""
+        raise NotImplementedError(f"{self.family} says by itself what it leaves out")
+
     def faults(self, request: LayoutRequest) -> list[tuple[str, str]]:
         """What else the family cannot realize of a request, as (path, message)."""
         return []
@@ -149,10 +156,34 @@ class FamilyLayout(ABC):
         """Key -> rule, for every tensor of a checkpoint that a rule leaves out.
 
         Raises:
-            PlanError: When the checkpoint is of another layout altogether.
+            PlanError: Naming every tensor that contradicts the configuration.
         """
-        del config, spec
-        return dict.fromkeys((entry.key for entry in census), "not needed")
+        keys = {entry.key for entry in census}
+        contradictions = self.contradictions(config, spec, keys)
+        if contradictions:
+            findings = [
+                Finding(path=key, rule="checkpoint-tensors", message=message)
+                for key, message in sorted(contradictions.items())
+            ]
+            raise PlanError("the checkpoint contradicts its configuration", findings)
+        return dict.fromkeys(keys, "not needed")
+
+    def contradictions(
+        self, config: Mapping[str, Any], spec: ModelRange, keys: Collection[str]
+    ) -> Mapping[str, str]:
+        """What cannot be of this model and would be, by key, with the reason."""
+        known = {
+            *self.tensor_keys(config, spec),
+            *self.tensor_keys(config, layers_to_make(int(config["num_layers"]), None)),
+        }
+        unknown = unknown_keys(
+            keys,
+            prefix=self.key_prefix(config),
+            known=known,
+            spec=spec,
+            num_layers=int(config["num_layers"]),
+        )
+        return dict.fromkeys(unknown, "is no tensor of this model; it may change the model")
 
     def account(
         self,
@@ -185,18 +216,17 @@ class FamilyLayout(ABC):
             for rule, sizes in sorted(counted.items())
         )
 
-    def synthetic_shapes(self, document: Mapping[str, Any]) -> Mapping[str, tuple[int, ...]]:
-        """Checkpoint key -> shape of a whole model with this ``config.json``, sorted."""
+    def synthetic_tensors(
+        self, document: Mapping[str, Any], layers: tuple[int, int] | None = None
+    ) -> Mapping[str, SyntheticTensor]:
+        """What a made-up checkpoint with this ``config.json`` holds, by key, sorted.
+
+        Raises:
+            InvalidInputError: When the layers are not within the model.
+        """
         config = self.parse_config(document)
-        whole = ModelRange(
-            start_layer=0,
-            end_layer=int(config["num_layers"]),
-            owns_embeddings=True,
-            owns_final_norm_head=True,
-            model_repository="",
-            revision="",
-        )
-        return source_shapes(self._all_residents(config, whole, {}))
+        made = layers_to_make(int(config["num_layers"]), layers)
+        return stored_tensors(self._all_residents(config, made, {}))
 
     def states(self, request: LayoutRequest) -> tuple[StateDesign, ...]:
         """The logical states of a range, in realization order."""

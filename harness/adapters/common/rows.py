@@ -40,7 +40,7 @@ class Fill(StrEnum):
         return self in (Fill.COPY, Fill.COPY_SCALES, Fill.REPEAT, Fill.DECODE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RowSource:
     """Which checkpoint tensor fills rows [row_offset, row_offset + rows) of a resident one.
 
@@ -60,7 +60,7 @@ class RowSource:
     """A scale's bound, where one as large or larger cannot be meant."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ResidentTensor:
     """One resident tensor and its ordered, gap-free sources."""
 

@@ -5,17 +5,20 @@ Pure arithmetic over the normalized configuration; imports no torch.
 Shape legend: P positions, D head size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from harness.adapters.common.layout import WEIGHTS, FamilyLayout
 from harness.adapters.common.rows import ResidentTensor
 from harness.adapters.gemma.config import GemmaConfig, read_config
-from harness.adapters.gemma.keys import forbidden_keys, resident_tensors, shared_tensors
+from harness.adapters.gemma.keys import (
+    forbidden_keys,
+    resident_tensors,
+    shared_tensors,
+)
 from harness.adapters.gemma.published import parse_document
-from harness.errors import PlanError
-from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
-from harness.plan.records import Finding, ModelRange
+from harness.plan.layout import LayoutRequest, TensorSpec
+from harness.plan.records import ModelRange
 from harness.state.geometry import EVICTION_POLICIES, FULL, SWA, HybridGeometry, Kind, KvGroup
 
 SHARED_TABLE = "state.shared-table"
@@ -83,24 +86,17 @@ class GemmaLayout(FamilyLayout):
             WEIGHTS: resident_tensors(model, spec),
         }
 
-    def left_out_by(
-        self, config: Mapping[str, Any], spec: ModelRange, census: Sequence[CensusEntry]
-    ) -> Mapping[str, str]:
-        """Key -> rule of what a range does not need.
+    def key_prefix(self, config: Mapping[str, Any]) -> str:
+        """Prefix of the text model's tensors."""
+        return read_config(config).key_prefix
 
-        Raises:
-            PlanError: Naming value projections of layers that take their values from the keys.
-        """
-        found = {entry.key for entry in census}
-        message = "the layer takes its values from the keys, and has a projection of its own"
-        findings = [
-            Finding(path=key, rule="checkpoint-tensors", message=message)
-            for key in forbidden_keys(read_config(config), spec)
-            if key in found
-        ]
-        if findings:
-            raise PlanError("the checkpoint contradicts its configuration", findings)
-        return super().left_out_by(config, spec, census)
+    def contradictions(
+        self, config: Mapping[str, Any], spec: ModelRange, keys: Collection[str]
+    ) -> Mapping[str, str]:
+        """Also value projections of layers that take their values from the keys."""
+        own = "the layer takes its values from the keys, and has a projection of its own"
+        forbidden = set(keys) & set(forbidden_keys(read_config(config), spec))
+        return {**super().contradictions(config, spec, keys), **dict.fromkeys(forbidden, own)}
 
     def derived_tensors(self, request: LayoutRequest, state_id: str) -> tuple[TensorSpec, ...]:
         """``KIND.cos`` and ``KIND.sin`` [P, D/2] of each kind of layer in the range."""

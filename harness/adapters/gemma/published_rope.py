@@ -51,8 +51,13 @@ def rope_of_gemma4(fields: Fields) -> dict[str, Fields]:
 
 def frequencies(fields: Fields, head_dim: int) -> tuple[float, float, int]:
     """Base, divisor and number of rotating pairs."""
-    kind = fields.text("rope_type", default=fields.text("type", default="default"))
+    kind = fields.text("rope_type", default="default")
     theta, factor, pairs = fields.number("rope_theta"), 1.0, max(1, head_dim // 2)
+    older = fields.take("type", None)
+    if older is not None and older != kind:
+        # Implementations disagree on which of the two names wins, and on what it means alone.
+        fields.refuse("type", f"{older!r} is not supported, only rope_type's {kind!r}")
+        return theta, factor, pairs
     partial = fields.number("partial_rotary_factor", default=1.0)
     match kind:
         case "default":

@@ -62,6 +62,10 @@ class LlamaLayout(FamilyLayout):
         """The merged tensors of the range."""
         return {WEIGHTS: resident_tensors(read_config(config), spec)}
 
+    def key_prefix(self, config: Mapping[str, Any]) -> str:
+        """Prefix of the decoder's tensors."""
+        return "model."
+
     def resident_sources(
         self, config: Mapping[str, Any], spec: ModelRange
     ) -> Mapping[str, tuple[RowSource, ...]]:

@@ -6,6 +6,7 @@ Shape legend: H hidden size, V vocabulary size, E experts, I expert size, S shar
 N query heads, K KV heads, D head size, C channels and W taps of the convolution.
 """
 
+import functools
 from collections.abc import Iterator
 
 from harness.adapters.common.rows import ResidentTensor, RowSource, check_range, merged
@@ -20,7 +21,11 @@ from harness.adapters.qwen3_5_moe.projections import (
 from harness.adapters.qwen3_5_moe.quantization import FP8, NVFP4
 from harness.plan.records import ModelRange
 
+_KEPT = 8
+"""Answers kept by each function: tens of thousands of rows that a realization asks for often."""
 
+
+@functools.lru_cache(maxsize=_KEPT)
 def routed_tensors(
     config: QwenConfig, spec: ModelRange, variant: Variant
 ) -> tuple[ResidentTensor, ...]:
@@ -46,6 +51,7 @@ def routed_tensors(
     return tuple(tensors)
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def common_tensors(
     config: QwenConfig, spec: ModelRange, variant: Variant
 ) -> tuple[ResidentTensor, ...]:

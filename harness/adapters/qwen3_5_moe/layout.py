@@ -20,7 +20,14 @@ from harness.adapters.qwen3_5_moe.keys import common_tensors, routed_tensors
 from harness.adapters.qwen3_5_moe.projections import Variant
 from harness.adapters.qwen3_5_moe.published_config import parse_document
 from harness.adapters.qwen3_5_moe.quantization import FP8, NVFP4
-from harness.plan.layout import CHECKPOINT_NATIVE, CensusEntry, LayoutRequest, TensorSpec
+from harness.adapters.qwen3_5_moe.synthetic import described
+from harness.plan.layout import (
+    CHECKPOINT_NATIVE,
+    CensusEntry,
+    LayoutRequest,
+    SyntheticTensor,
+    TensorSpec,
+)
 from harness.plan.records import ModelRange
 
 ROUTED = "state.routed-experts"
@@ -55,6 +62,12 @@ class QwenLayout(FamilyLayout):
     def parse_config(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Normalize a ``config.json``; every unsupported field is refused by name."""
         return parse_document(document).document()
+
+    def synthetic_tensors(
+        self, document: Mapping[str, Any], layers: tuple[int, int] | None = None
+    ) -> Mapping[str, SyntheticTensor]:
+        """What a made-up checkpoint holds, with bounds, and input scales as published ones have."""
+        return described(super().synthetic_tensors(document, layers))
 
     def forms(self, state_id: str, dtype: str) -> tuple[str, ...]:
         """As merged from the checkpoint, dequantized, and (in bfloat16) as published."""

@@ -82,8 +82,8 @@ def make_gemma(
     def make(generation: int, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
         document = gemma_document(generation, **changes)
         torch.manual_seed(11)
-        shapes = GemmaLayout().synthetic_shapes(document)
-        tensors = {key: _values(key, shape, generation == 3) for key, shape in shapes.items()}
+        made = GemmaLayout().synthetic_tensors(document)
+        tensors = {key: _values(key, t.shape, generation == 3) for key, t in made.items()}
         save_file({k: t.to(dtype) for k, t in tensors.items()}, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text(json.dumps(document))
         return open_gemma(tmp_path)

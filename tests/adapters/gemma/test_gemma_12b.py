@@ -200,6 +200,7 @@ def test_a_stage_has_the_known_bytes(folder: Path, start: int, end: int) -> None
     assert planned["mat.weights.resident"] == weights.resident_bytes
     assert planned["mat.weights.stage"] == weights.source_bytes
     assert planned.get("mat.shared-table.resident", 0) == (0 if start == 16 else TABLE_BYTES)
+    assert "state.ownership" in {check["id"] for check in document["checks"]["acceptance"]}
 
 
 def test_the_stages_are_the_text_model_and_nothing_else(folder: Path) -> None:

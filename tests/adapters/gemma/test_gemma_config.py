@@ -296,6 +296,13 @@ ROPES: list[tuple[int, dict[str, Any], str]] = [
         {"rope_parameters": {F: {"rope_type": "default", "partial_rotary_factor": 0.5}}},
         f"$.rope_parameters.{F}.partial_rotary_factor",
     ),
+    # Alone it scales in some implementations, and beside a default rope_type in none.
+    (3, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "$.rope_scaling.type"),
+    (
+        4,
+        {"rope_parameters": {F: {"rope_theta": 1e4}, S: {"type": "linear", "rope_theta": 1e4}}},
+        f"$.rope_parameters.{S}.type",
+    ),
     (3, {"rope_parameters": {F: None}, "rope_scaling": {"rope_type": "default"}}, "$.rope_scaling"),
     (4, {"rope_parameters": {F: {"rope_theta": 1e4}}}, f"$.rope_parameters.{S}.rope_theta"),
     (

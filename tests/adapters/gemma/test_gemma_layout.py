@@ -90,6 +90,35 @@ def test_a_value_projection_where_values_come_from_keys_is_refused_by_name(
     assert left_out.num_tensors == 2 * 14 + 1
 
 
+STRANGE = {
+    "model.layers.0.self_attn.q_proj.bias": ("first", "single"),
+    "model.layers.2.mlp.experts.gate_up_proj": ("last", "single"),
+    "model.layers.3.input_layernorm.weight": ("first", "last", "single"),
+    "model.embed_tokens_per_layer.weight": ("first", "last", "single"),
+    "lm_head.weight": ("last", "single"),
+    "model.language_model.lm_head.weight": ("last", "single"),
+    "vision_tower.embeddings.weight": (),
+}
+"""Key -> roles that would read it, if the model of three layers and a shared table had it."""
+
+
+@pytest.mark.parametrize("generation", [3, 4])
+@pytest.mark.parametrize("role", ["first", "last", "single"])
+def test_what_another_model_would_read_is_refused_by_name(
+    make_gemma: Callable[..., Any], generation: int, role: str
+) -> None:
+    bench = make_gemma(generation)
+    spec = bench.whole if role == "single" else ranges(bench)[role]
+    census = bench.census()
+    more = [replace(census[0], key=key) for key in STRANGE]
+    with pytest.raises(PlanError) as caught:
+        bench.layout.account(bench.config, spec, (*census, *more))
+    refused = {finding.path for finding in caught.value.findings}
+    wanted = {key for key, roles in STRANGE.items() if role in roles}
+    assert refused == wanted
+    bench.layout.account(bench.config, spec, (*census, more[-1]))
+
+
 @pytest.mark.parametrize("generation", [3, 4])
 def test_roles_split_the_model_and_share_the_table(
     make_gemma: Callable[..., Any], generation: int
@@ -209,7 +238,7 @@ GEMMA4_12B = {
 def test_source_and_resident_bytes_of_the_12b_stages() -> None:
     layout = GemmaLayout()
     config = layout.parse_config(GEMMA4_12B)
-    shapes = layout.synthetic_shapes(GEMMA4_12B)
+    shapes = {key: t.shape for key, t in layout.synthetic_tensors(GEMMA4_12B).items()}
     assert sum(2 * math.prod(shape) for shape in shapes.values()) == 23_814_700_640
     stages = {
         (0, 16): (9_256_814_624, 2),

@@ -53,6 +53,10 @@ def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
     bench = make_gemma(generation)
     executor = gemma_executor(bench, dtype=dtype, page_size=4)
     executor.step(PROMPT[:9], 0, want_logits=False)
+    for name, tensor in executor.declared_state().items():
+        if name.endswith((".k", ".v")):
+            # What an owner before left there, so that a slice before the write is not just zeros.
+            tensor[:, 4 + 9 :] = 0.5
     before, ids = state_of(executor), PROMPT[9 : 9 + rows]
     idle = executor.step(ids, 9, want_logits=want_logits)
     after = state_of(executor)
@@ -79,7 +83,7 @@ def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
         for part, tensors in (("kv_before", before), ("kv_written", after)):
             expected = [tensors[f"{kind}.{name}"][index, slots] for name in ("k", "v")]
             assert torch.equal(seen[prefix + part], torch.stack(expected))
-        assert not seen[prefix + "kv_before"].any()
+        assert (seen[prefix + "kv_before"] == 0.5).all()
         written = torch.stack((seen[prefix + "k"], seen[prefix + "v"]))
         assert torch.equal(seen[prefix + "kv_written"], written)
     assert torch.equal(
@@ -314,6 +318,24 @@ def test_an_evicted_position_cannot_be_run_again(
         executor.step(PROMPT[start : start + 7], start, want_logits=False)
     with pytest.raises(UnmappedError):
         executor.step(PROMPT[10:14], 10, want_logits=False)
+
+
+def test_new_rows_beside_one_that_reads_evicted_positions_change_nothing(
+    make_gemma: Callable[..., Any], gemma_executor: Callable[..., Any]
+) -> None:
+    """Were the new rows held, a later step would read keys and values that nobody wrote."""
+    bench = make_gemma(4)
+    (policy,) = bench.layout.eviction_policies
+    settings: dict[str, Any] = {"eviction_policy": policy, "chunk_rows": 7, "max_positions": 30}
+    executor = gemma_executor(bench, **settings)
+    for start in range(0, 21, 7):
+        executor.step(PROMPT[start : start + 7], start, want_logits=False)
+    before = {name: tensor.clone() for name, tensor in executor.declared_state().items()}
+    with pytest.raises(UnmappedError):
+        executor.step(PROMPT[:5], 18, want_logits=False)
+    assert executor.frontier() == 21
+    for name, tensor in executor.declared_state().items():
+        assert torch.equal(tensor, before[name]), name
 
 
 def test_tensors_that_do_not_fit_are_all_named(
