@@ -41,7 +41,7 @@ def _first_bytes(commit: Commit, file: RemoteFile, num_bytes: int) -> bytearray:
                 first += piece
                 if len(first) >= num_bytes:
                     # Without ranges the rest of the file would follow.
-                    return first[:num_bytes]
+                    return first
         raise InterruptedTransferError(f"{len(first)} of {num_bytes} bytes")
 
     return persist(

@@ -67,8 +67,8 @@ def list_files(commit: Commit) -> dict[str, RemoteFile]:
 
 def _is_wanted_row(row: Mapping[str, Any]) -> bool:
     name = row.get("rfilename")
-    # Copies in other formats often lie in subfolders.
-    return isinstance(name, str) and "/" not in name and PERMITTED.fullmatch(name) is not None
+    # No slash is permitted: copies in other formats often lie in subfolders.
+    return isinstance(name, str) and PERMITTED.fullmatch(name) is not None
 
 
 def _remote_file(row: Mapping[str, Any], problems: list[str]) -> RemoteFile:

@@ -19,6 +19,7 @@ from huggingface_hub import constants
 from harness.checkpoint import hub_http
 from harness.checkpoint.sources import fetch
 from harness.errors import CheckpointError, ExitCode, NotEvaluableError
+from harness.plan.records import CheckpointFile
 
 
 def part_of(cache: Path, name: str) -> Path:
@@ -96,12 +97,16 @@ def test_more_bytes_than_declared_without_a_length(
     assert not list((tmp_path / ".staging").glob("*/*.part"))
 
 
+@pytest.mark.parametrize("is_pinned", [True, False])
 def test_what_is_no_safetensors_file(
-    tmp_path: Path, hub: Any, source: Any, weights: list[str], pins: list[Any]
+    tmp_path: Path, hub: Any, source: Any, weights: list[str], is_pinned: bool
 ) -> None:
-    hub.files[weights[0]] = b"<!doctype html>" + b" " * 2000
+    bad = hub.files[weights[0]] = b"<!doctype html>" + b" " * 2000
+    sha256 = "sha256:" + hashlib.sha256(bad).hexdigest()
+    pin = CheckpointFile(name=weights[0], size_bytes=len(bad), sha256=sha256)
     with pytest.raises(CheckpointError, match="HTML page"):
-        fetch(source, tmp_path)
+        fetch(source, tmp_path, pinned=[pin] if is_pinned else None)
+    assert no_folder(tmp_path)
 
 
 # Interrupted
@@ -182,13 +187,28 @@ def test_what_lies_there_from_before_is_not_trusted(
         (work / "extra.safetensors").write_bytes(b"\0")
         (work / "link.json").symlink_to("/etc/hostname")
         (work / "config.json").unlink()
-        (work / "config.json").symlink_to("/etc/hostname")
+        (tmp_path / "mine.json").write_bytes(hub.files["config.json"])
+        (work / "config.json").symlink_to(tmp_path / "mine.json")
         (work / "sub").mkdir()
     folder = fetch(source, tmp_path)
     for name in (*weights, "config.json"):
         assert (folder / name).read_bytes() == hub.files[name]
     assert not {"extra.safetensors", "link.json", "sub"} & {each.name for each in folder.iterdir()}
     assert not (folder / "config.json").is_symlink()
+
+
+def test_a_body_without_a_length_that_ends_early(
+    tmp_path: Path, hub: Any, source: Any, faults: Any, weights: list[str]
+) -> None:
+    def close(handler: Any, content: bytes, first: int) -> bool:
+        handler.begin(200, {"Connection": "close"})
+        handler.wfile.write(content[:1500])
+        return True
+
+    hub.faults[weights[0]] = [close, faults.well]
+    folder = fetch(source, tmp_path)
+    assert (folder / weights[0]).read_bytes() == hub.files[weights[0]]
+    assert ranges(hub, weights[0]) == [None, "bytes=1500-"]
 
 
 def test_a_server_without_ranges_begins_anew(
