@@ -14,11 +14,13 @@ from harness.experiment import GOVERNED, compose_experiment, expand_sweep
 PLANS = {
     "gemma3_270m": "gemma3_270m",
     "quickstart": "quickstart",
+    "r1_block_a_synthetic": "r1_block_a_synthetic",
     "smollm2_hub": "smollm2_hub",
     "swa_unallocated": "tiny_gemma_hybrid",
     "tiny_gemma_hybrid": "tiny_gemma_hybrid",
     "tiny_llama": "tiny_llama",
     "tiny_llama_streaming": "tiny_llama_streaming",
+    "tiny_qwen_nvfp4": "tiny_qwen_nvfp4",
 }
 """Experiment -> the plan that it pins; a planted fault is no part of a plan."""
 

@@ -21,8 +21,8 @@ def unplanned_pages(probe: Probe, allowance_bytes: int) -> Sentinel:
 
     @contextmanager
     def plant() -> Iterator[None]:
-        # Every page is written, so that it is resident.
-        mirror = bytearray(os.urandom(4096) * (CANARY_BYTES // 4096))
+        # More than the allowance, whatever of it is in use; every page is written, and so resident.
+        mirror = bytearray(os.urandom(4096) * ((allowance_bytes + CANARY_BYTES) // 4096))
         try:
             yield
         finally:

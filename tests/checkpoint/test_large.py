@@ -11,7 +11,10 @@ from harness.checkpoint import large
 from harness.checkpoint.large import LargeCheckpointError
 from harness.checkpoint.sources import fetch
 from harness.cli import main
+from harness.cli.parser import parse_arguments
+from harness.cli.project import run_request
 from harness.errors import ExitCode, InvalidInputError, NotEvaluableError
+from harness.experiment import compose_experiment
 from harness.plan.layout import SyntheticTensor
 
 SOURCE: dict[str, Any] = {
@@ -98,3 +101,11 @@ def test_the_command_line_asks_and_exits_3(
     assert "10,295,018,032 bytes" in shown.err
     assert "allow_large=true" in shown.err
     assert not (tmp_path / "c").exists()
+
+
+def test_consent_reaches_a_run_and_no_plan(repo_root: Path) -> None:
+    for override, expected in [("allow_large=true", True), ("allow_large=false", False)]:
+        options = parse_arguments(["run", "experiment=tiny_llama", override])
+        config = compose_experiment(options.overrides, config_dir=repo_root / "experiments")
+        config.require_frozen()
+        assert run_request(config, options).allow_large is expected
