@@ -4,7 +4,8 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow verify bench experiment environment environment-dev
+.PHONY: help named lint test test-slow verify bench kernels-report experiment environment \
+  environment-dev
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -44,3 +45,6 @@ verify: environment ## verify and re-audit the committed evidence
 bench: environment-dev ## decode and prefill, side by side with transformers
 	@$(PY) benchmarks/decode.py --dtype bfloat16 $(ARGS) \
 	  --checkpoint "$$($(PY) -m harness checkpoint fetch experiment=quickstart)"
+
+kernels-report: environment-dev ## compile every Triton kernel for every target; needs no GPU
+	@$(PY) -m tools.kernels_report $(ARGS)

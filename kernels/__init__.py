@@ -1,1 +1,1 @@
-"""Tensor operations: a named reference, a CPU path and one entry each. Knows no harness."""
+"""Tensor operations: named references, CPU paths, Triton kernels. Knows no harness."""

@@ -52,15 +52,10 @@ class Attend(Protocol):
         """Attend q [R, H, D] over k, v [T, K, D]; returns [R, H * D]."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attention:
-    """The implementation in a kernel set."""
+class Paged(Protocol):
+    """Attends in one layer through a slot table; unchecked."""
 
-    prepare: Prepare
-    attend: Attend
-    load: kv_cache.Load
-
-    def paged(
+    def __call__(
         self,
         q: torch.Tensor,
         k_cache: torch.Tensor,
@@ -70,9 +65,16 @@ class Attention:
         scale: float,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Attend through a slot table [T] over caches [S, K, D], by gathering first."""
-        k, v = self.load(k_cache, slots), self.load(v_cache, slots)
-        return self.attend(q, k, v, context, scale, softcap)
+        """Attend q [R, H, D] through slots [T] over caches [S, K, D]; returns [R, H * D]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attention:
+    """The implementation in a kernel set."""
+
+    prepare: Prepare
+    attend: Attend
+    paged: Paged
 
 
 def select(kernel_set: str) -> Attention:
@@ -82,10 +84,36 @@ def select(kernel_set: str) -> Attention:
         TORCH_CPU_INVARIANT: (context.prepare, invariant.attend),
         TORCH_REFERENCE: (context.prepare, reference.attend),
     }
-    prepare_step, attend_layer = choose("attention", kernel_set, parts)
-    return Attention(
-        prepare=prepare_step, attend=attend_layer, load=kv_cache.select(kernel_set).load
-    )
+    implementations = {
+        name: Attention(prepare=step, attend=layer, paged=_gathering(name, layer))
+        for name, (step, layer) in parts.items()
+    }
+    return choose("attention", kernel_set, implementations, _triton)
+
+
+def _triton() -> Attention:
+    from kernels.attention import kernel
+
+    return Attention(prepare=context.prepare, attend=kernel.attend, paged=kernel.paged)
+
+
+def _gathering(kernel_set: str, attend_layer: Attend) -> Paged:
+    """Attend through a slot table by gathering first."""
+    load = kv_cache.select(kernel_set).load
+
+    def paged(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slots: torch.Tensor,
+        context: AttentionContext,
+        scale: float,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        k, v = load(k_cache, slots), load(v_cache, slots)
+        return attend_layer(q, k, v, context, scale, softcap)
+
+    return paged
 
 
 def attend(

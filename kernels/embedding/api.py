@@ -31,7 +31,13 @@ def select(kernel_set: str) -> Embedding:
         TORCH_CPU_INVARIANT: cpu.embedding,
         TORCH_REFERENCE: reference.embedding,
     }
-    return choose("embedding", kernel_set, implementations)
+    return choose("embedding", kernel_set, implementations, _triton)
+
+
+def _triton() -> Embedding:
+    from kernels.embedding import kernel
+
+    return kernel.embedding
 
 
 def embedding(

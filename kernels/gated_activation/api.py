@@ -18,28 +18,34 @@ GatedActivation = Callable[[torch.Tensor], torch.Tensor]
 
 def select_silu(kernel_set: str) -> GatedActivation:
     """The unchecked SiLU-gated activation in a kernel set, for callers that check once."""
-    return choose(
-        "gated_activation",
-        kernel_set,
-        {
-            TORCH_CPU: cpu.silu_gated,
-            TORCH_CPU_INVARIANT: invariant.silu_gated,
-            TORCH_REFERENCE: reference.silu_gated,
-        },
-    )
+    implementations: dict[str, GatedActivation] = {
+        TORCH_CPU: cpu.silu_gated,
+        TORCH_CPU_INVARIANT: invariant.silu_gated,
+        TORCH_REFERENCE: reference.silu_gated,
+    }
+    return choose("gated_activation", kernel_set, implementations, _triton_silu)
 
 
 def select_gelu_tanh(kernel_set: str) -> GatedActivation:
     """The unchecked activation gated by a tanh-approximated GELU, as :func:`select_silu`."""
-    return choose(
-        "gated_activation",
-        kernel_set,
-        {
-            TORCH_CPU: cpu.gelu_tanh_gated,
-            TORCH_CPU_INVARIANT: invariant.gelu_tanh_gated,
-            TORCH_REFERENCE: reference.gelu_tanh_gated,
-        },
-    )
+    implementations: dict[str, GatedActivation] = {
+        TORCH_CPU: cpu.gelu_tanh_gated,
+        TORCH_CPU_INVARIANT: invariant.gelu_tanh_gated,
+        TORCH_REFERENCE: reference.gelu_tanh_gated,
+    }
+    return choose("gated_activation", kernel_set, implementations, _triton_gelu_tanh)
+
+
+def _triton_silu() -> GatedActivation:
+    from kernels.gated_activation import kernel
+
+    return kernel.silu_gated
+
+
+def _triton_gelu_tanh() -> GatedActivation:
+    from kernels.gated_activation import kernel
+
+    return kernel.gelu_tanh_gated
 
 
 def silu_gated(gate_up: torch.Tensor, *, kernel_set: str = TORCH_CPU) -> torch.Tensor:

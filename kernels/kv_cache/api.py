@@ -40,7 +40,14 @@ def select(kernel_set: str) -> KvCache:
         "kv_cache",
         kernel_set,
         {TORCH_CPU: fast, TORCH_CPU_INVARIANT: fast, TORCH_REFERENCE: slow},
+        _triton,
     )
+
+
+def _triton() -> KvCache:
+    from kernels.kv_cache import kernel
+
+    return KvCache(store=kernel.store, load=kernel.load)
 
 
 def store(

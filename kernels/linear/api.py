@@ -30,7 +30,13 @@ def select(kernel_set: str) -> Linear:
         TORCH_CPU_INVARIANT: invariant.linear,
         TORCH_REFERENCE: reference.linear,
     }
-    return choose("linear", kernel_set, implementations)
+    return choose("linear", kernel_set, implementations, _triton)
+
+
+def _triton() -> Linear:
+    from kernels.linear import kernel
+
+    return kernel.linear
 
 
 def linear(

@@ -22,3 +22,15 @@ def rms_norm(
     if weight is not None:
         normed = normed * (weight.double() + 1.0 if unit_offset else weight.double())
     return normed.to(x.dtype)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    added: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    unit_offset: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of ``x + added`` and that sum, rounded to their dtype before it is normed."""
+    total = (x.double() + added.double()).to(x.dtype)
+    return rms_norm(total, weight, eps, unit_offset), total

@@ -31,15 +31,18 @@ def angles(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def select(kernel_set: str) -> Rope:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "rope",
-        kernel_set,
-        {
-            TORCH_CPU: cpu.rope,
-            TORCH_CPU_INVARIANT: invariant.rope,
-            TORCH_REFERENCE: reference.rope,
-        },
-    )
+    implementations: dict[str, Rope] = {
+        TORCH_CPU: cpu.rope,
+        TORCH_CPU_INVARIANT: invariant.rope,
+        TORCH_REFERENCE: reference.rope,
+    }
+    return choose("rope", kernel_set, implementations, _triton)
+
+
+def _triton() -> Rope:
+    from kernels.rope import kernel
+
+    return kernel.rope
 
 
 def rope(

@@ -18,16 +18,19 @@ Greedy = Callable[[torch.Tensor], tuple[int, float]]
 
 def select(kernel_set: str) -> Greedy:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "sampling",
-        kernel_set,
-        # A choice is of one row, and its margin one difference.
-        {
-            TORCH_CPU: cpu.greedy,
-            TORCH_CPU_INVARIANT: cpu.greedy,
-            TORCH_REFERENCE: reference.greedy,
-        },
-    )
+    # A choice is of one row, and its margin one difference.
+    implementations: dict[str, Greedy] = {
+        TORCH_CPU: cpu.greedy,
+        TORCH_CPU_INVARIANT: cpu.greedy,
+        TORCH_REFERENCE: reference.greedy,
+    }
+    return choose("sampling", kernel_set, implementations, _triton)
+
+
+def _triton() -> Greedy:
+    from kernels.sampling import kernel
+
+    return kernel.greedy
 
 
 def greedy(logits: torch.Tensor, *, kernel_set: str = TORCH_CPU) -> tuple[int, float]:

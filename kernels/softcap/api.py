@@ -18,15 +18,18 @@ Softcap = Callable[[torch.Tensor, float], torch.Tensor]
 
 def select(kernel_set: str) -> Softcap:
     """The unchecked implementation in a kernel set, for callers that check once."""
-    return choose(
-        "softcap",
-        kernel_set,
-        {
-            TORCH_CPU: cpu.softcap_,
-            TORCH_CPU_INVARIANT: invariant.softcap_,
-            TORCH_REFERENCE: reference.softcap_,
-        },
-    )
+    implementations: dict[str, Softcap] = {
+        TORCH_CPU: cpu.softcap_,
+        TORCH_CPU_INVARIANT: invariant.softcap_,
+        TORCH_REFERENCE: reference.softcap_,
+    }
+    return choose("softcap", kernel_set, implementations, _triton)
+
+
+def _triton() -> Softcap:
+    from kernels.softcap import kernel
+
+    return kernel.softcap_
 
 
 def softcap_(x: torch.Tensor, cap: float, *, kernel_set: str = TORCH_CPU) -> torch.Tensor:
