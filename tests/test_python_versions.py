@@ -11,7 +11,7 @@ import pytest
 NEEDED = (
     *("rfc8785", "jsonschema", "attrs", "referencing", "rpds-py", "jsonschema-specifications"),
     *("typing_extensions", "pyarrow", "numpy", "rich", "markdown-it-py", "mdurl", "Pygments"),
-    *("pytest", "iniconfig", "packaging", "pluggy", "hypothesis", "sortedcontainers"),
+    *("PyYAML", "pytest", "iniconfig", "packaging", "pluggy", "hypothesis", "sortedcontainers"),
 )
 """What plan, evidence and reconcile and their tests import."""
 
