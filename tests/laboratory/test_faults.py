@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from race_trials import SOURCE
 
 from harness.errors import InvalidInputError
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.laboratory.faults.catalogue import FAULTS, faulty_producer_argv
 from harness.measure.environment import DeviceRequest
-from harness.plan.freeze import freeze
-from harness.run.derivation import Settings, derive_settings
+from harness.plan.load import load_plan
 from harness.run.request import RunRequest
 from harness.run.supervisor import run
 
@@ -80,52 +78,11 @@ def test_the_defect_alone_is_stable_on_this_device(cache: Path) -> None:
         assert varying(boundaries) == [], length
 
 
-def settings() -> Settings:
-    return Settings(
-        name="hybrid",
-        model={
-            "family": "gemma",
-            "repository": "synthetic/raced",
-            "revision": "3",
-            "source": SOURCE,
-        },
-        device={
-            "kind": "simulated",
-            "simulated_vram_bytes": 64 * MIB,
-            "system_ram_limit_bytes": 512 * MIB,
-        },
-        workload={
-            "prompt_text": None,
-            "chat": False,
-            "prompt_token_ids": [(7 * position + 3) % 64 for position in range(67)],
-            "chunk_rows": 64,
-            "page_size": 2,
-            "decode_steps": 2,
-            "repetitions": 2,
-            "fresh_realizations": 1,
-            "sampling": "greedy",
-            "max_positions": 80,
-        },
-        realization={
-            "staging": "whole",
-            "staging_window_bytes": None,
-            "unplanned_host_bytes": MIB // 2,
-        },
-        determinism={
-            "dtype": "float32",
-            "num_threads": 1,
-            "deterministic_algorithms": True,
-            "batch_invariant": False,
-            "kernel_set": "torch-cpu/1",
-        },
-        timeouts={"fixture_s": 120, "realization_s": 120, "audit_s": 60},
-        checks=None,
-    )
-
-
-def run_with(fault: str | None, cache: Path, folder: Path) -> tuple[int, dict[str, Any], Store]:
-    document, manifest = derive_settings(settings(), cache=cache, progress=lambda *_: None)
-    plan = freeze(document, folder / "hybrid.json", manifest=manifest)
+def run_with(
+    fault: str | None, repo_root: Path, cache: Path, folder: Path
+) -> tuple[int, dict[str, Any], Store]:
+    """Run the committed plan of ``tiny_gemma_hybrid``, as ``swa_unallocated`` does with a fault."""
+    plan = load_plan(repo_root / "plans" / "tiny_gemma_hybrid.json")
     assert plan.path is not None
     changes: dict[str, Any] = {}
     if fault is not None:
@@ -137,7 +94,7 @@ def run_with(fault: str | None, cache: Path, folder: Path) -> tuple[int, dict[st
         store=folder / "store",
         cache=cache,
         device=DeviceRequest(
-            kind="simulated", simulated_vram_bytes=64 * MIB, system_ram_limit_bytes=512 * MIB
+            kind="simulated", simulated_vram_bytes=1024 * MIB, system_ram_limit_bytes=2048 * MIB
         ),
         as_json=True,
         **changes,
@@ -154,8 +111,10 @@ def failed(verdict: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_faithful_hybrid_run_passes_and_owns_every_position(cache: Path, tmp_path: Path) -> None:
-    code, verdict, store = run_with(None, cache, tmp_path)
+def test_a_faithful_hybrid_run_passes_and_owns_every_position(
+    repo_root: Path, cache: Path, tmp_path: Path
+) -> None:
+    code, verdict, store = run_with(None, repo_root, cache, tmp_path)
     assert (code, failed(verdict)) == (0, set())
     (digest,) = store.digests("records")
     rows = load_record(digest, store).rows("ownership", 0)
@@ -168,9 +127,9 @@ def test_a_faithful_hybrid_run_passes_and_owns_every_position(cache: Path, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_a_planted_fault_ends_as_an_audited_failure_of_ownership(
-    fault: str, cache: Path, tmp_path: Path
+    fault: str, repo_root: Path, cache: Path, tmp_path: Path
 ) -> None:
-    code, verdict, store = run_with(fault, cache, tmp_path)
+    code, verdict, store = run_with(fault, repo_root, cache, tmp_path)
     assert (code, verdict["status"]) == (1, "failed")
     assert {"state.ownership", "summaries.agree"} <= failed(verdict)
     assert "trials.completed" not in failed(verdict)
