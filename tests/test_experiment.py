@@ -322,6 +322,7 @@ def test_sweeps_know_choices_globs_and_plans(config_dir: Path) -> None:
         ("experiment=tiny_gemma_hybrid",),
         ("experiment=tiny_llama",),
         ("experiment=tiny_llama_streaming",),
+        ("experiment=tiny_qwen_nvfp4",),
     )
     assert expand_sweep(["plan=choice(a.json,b.json)"], config_dir=config_dir) == (
         ("plan=a.json",),
