@@ -197,6 +197,7 @@ def sentinels(executor: Any, request: LayoutRequest) -> PerStep:
             start_position=start,
             choice=choice,
             duration_ns=0,
+            owned=executor.ownership,
         )
 
     return record
