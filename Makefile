@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow verify bench kernels-report experiment environment \
+.PHONY: help named lint test test-slow test-interpreted verify bench kernels-report experiment environment \
   environment-dev
 
 help: ## list the targets
@@ -37,7 +37,10 @@ test: environment-dev ## the fast tests; no GPU, no network
 
 # Two at a time: most of each is a run of child processes, and their start.
 test-slow: environment-dev ## the tests marked slow
-	@$(PY) -m pytest -m slow -n 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -m slow -n 2 --dist loadfile --ignore=tests/kernels/interpreted $(ARGS)
+
+test-interpreted: environment-dev ## the slow tests of interpreted kernels, several minutes more
+	@$(PY) -m pytest -m slow tests/kernels/interpreted $(ARGS)
 
 verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
