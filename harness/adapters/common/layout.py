@@ -6,9 +6,18 @@ imports no torch and knows no family.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from harness.adapters.common.census import count_left_out
+from harness.adapters.common.designs import (
+    BACKING_SOURCE,
+    derived_state,
+    immutable_state,
+    mutable_state,
+    reference_tensors,
+    window_tensors,
+)
 from harness.adapters.common.rows import (
     ResidentTensor,
     needed_entries,
@@ -16,7 +25,6 @@ from harness.adapters.common.rows import (
     source_shapes,
 )
 from harness.adapters.common.synthetic import layers_to_make, stored_tensors
-from harness.adapters.common.unknown import unknown_keys
 from harness.errors import PlanError
 from harness.plan.layout import (
     CHECKPOINT_NATIVE,
@@ -33,7 +41,6 @@ from harness.plan.layout import (
 from harness.plan.records import Finding, ModelRange
 
 COMPUTE_DTYPES = ("bfloat16", "float32")
-BACKING_SOURCE = "checkpoint"
 
 WEIGHTS = "state.weights"
 REPLAY = "state.replay-baseline"
@@ -133,10 +140,6 @@ class FamilyLayout(ABC):
         }
         return {state_id: tensors for state_id, tensors in chosen.items() if tensors}
 
-    def key_prefix(self, config: Mapping[str, Any]) -> str:
-        """Prefix of the model's own checkpoint tensors."""
-        raise NotImplementedError(f"{self.family} says by itself what it leaves out")
-
     def faults(self, request: LayoutRequest) -> list[tuple[str, str]]:
         """What else the family cannot realize of a request, as (path, message)."""
         return []
@@ -150,6 +153,7 @@ class FamilyLayout(ABC):
         """Checkpoint keys that the range needs in these forms, or the family's own, sorted."""
         return tuple(source_shapes(self._all_residents(config, spec, representations or {})))
 
+    @abstractmethod
     def left_out_by(
         self, config: Mapping[str, Any], spec: ModelRange, census: Sequence[CensusEntry]
     ) -> Mapping[str, str]:
@@ -158,32 +162,11 @@ class FamilyLayout(ABC):
         Raises:
             PlanError: Naming every tensor that contradicts the configuration.
         """
-        keys = {entry.key for entry in census}
-        contradictions = self.contradictions(config, spec, keys)
-        if contradictions:
-            findings = [
-                Finding(path=key, rule="checkpoint-tensors", message=message)
-                for key, message in sorted(contradictions.items())
-            ]
-            raise PlanError("the checkpoint contradicts its configuration", findings)
-        return dict.fromkeys(keys, "not needed")
 
-    def contradictions(
-        self, config: Mapping[str, Any], spec: ModelRange, keys: Collection[str]
-    ) -> Mapping[str, str]:
-        """What cannot be of this model and would be, by key, with the reason."""
-        known = {
-            *self.tensor_keys(config, spec),
-            *self.tensor_keys(config, layers_to_make(int(config["num_layers"]), None)),
-        }
-        unknown = unknown_keys(
-            keys,
-            prefix=self.key_prefix(config),
-            known=known,
-            spec=spec,
-            num_layers=int(config["num_layers"]),
-        )
-        return dict.fromkeys(unknown, "is no tensor of this model; it may change the model")
+    def known_keys(self, config: Mapping[str, Any], spec: ModelRange) -> frozenset[str]:
+        """Keys that the range needs, and those of the whole model."""
+        whole = layers_to_make(int(config["num_layers"]), None)
+        return frozenset((*self.tensor_keys(config, spec), *self.tensor_keys(config, whole)))
 
     def account(
         self,
@@ -200,21 +183,7 @@ class FamilyLayout(ABC):
         rules = self.left_out_by(config, spec, census)
         residents = self._all_residents(config, spec, representations or {})
         needed = {entry.key for entry in needed_entries(residents, census)}
-        others = [entry for entry in census if entry.key not in needed]
-        unknown = sorted(entry.key for entry in others if entry.key not in rules)
-        if unknown:
-            message = "is no tensor of this model, and no rule leaves it out"
-            raise PlanError(
-                "the checkpoint holds what is not known",
-                [Finding(path=key, rule="checkpoint-tensors", message=message) for key in unknown],
-            )
-        counted: dict[str, list[int]] = {}
-        for entry in others:
-            counted.setdefault(rules[entry.key], []).append(entry.source_bytes)
-        return tuple(
-            LeftOut(rule=rule, num_tensors=len(sizes), source_bytes=sum(sizes))
-            for rule, sizes in sorted(counted.items())
-        )
+        return count_left_out(census, needed, rules)
 
     def synthetic_tensors(
         self, document: Mapping[str, Any], layers: tuple[int, int] | None = None
@@ -234,48 +203,26 @@ class FamilyLayout(ABC):
         dtype = request.determinism.dtype
         residents = self.chosen_residents(request)
         immutable = [
-            StateDesign(
-                id=state_id,
-                semantic_class="immutable_source",
-                from_checkpoint=True,
-                reconstruction_inputs=None,
-                tensor_keys=tuple(source_shapes(residents[state_id])),
-                staging_representation=self.staging_form(request, state_id),
-                representation=self.chosen_form(request, state_id),
-                role="required_residency",
-                on_device=True,
-                forbidden_on_host=True,
-                required_by_execution=True,
+            immutable_state(
+                state_id,
+                tuple(source_shapes(tensors)),
+                self.staging_form(request, state_id),
+                self.chosen_form(request, state_id),
             )
-            for state_id in residents
+            for state_id, tensors in residents.items()
         ]
         derived = [
-            _derived(state_id, (BACKING_SOURCE,), form, "required_residency", execution=True)
+            derived_state(state_id, (BACKING_SOURCE,), form, "required_residency", execution=True)
             for state_id, form in self.derived_in(request).items()
         ]
-        mutable = StateDesign(
-            id=self.mutable_state,
-            semantic_class="mutable_authoritative",
-            from_checkpoint=False,
-            reconstruction_inputs=None,
-            tensor_keys=(),
-            staging_representation=None,
-            representation=request.representations.get(
-                self.mutable_state, self.mutable_forms(dtype)[0]
-            ),
-            role="mutable_authority",
-            on_device=True,
-            forbidden_on_host=False,
-            required_by_execution=True,
-        )
-        test = "required_test_state"
-        inputs = tuple(design.id for design in immutable)
+        own = self.mutable_forms(dtype)[0]
+        test, inputs = "required_test_state", tuple(design.id for design in immutable)
         return (
             *immutable,
             *derived,
-            mutable,
-            _derived(REPLAY, (self.mutable_state,), STATE_SNAPSHOT, test),
-            _derived(FIXTURE, inputs, REFERENCE_OUTPUTS, test, on_device=False),
+            mutable_state(self.mutable_state, request.representations.get(self.mutable_state, own)),
+            derived_state(REPLAY, (self.mutable_state,), STATE_SNAPSHOT, test),
+            derived_state(FIXTURE, inputs, REFERENCE_OUTPUTS, test, on_device=False),
         )
 
     def supports_representation(self, logical_state_id: str, representation: str) -> bool:
@@ -324,7 +271,7 @@ class FamilyLayout(ABC):
         if logical_state_id in self.derived_forms:
             return self.derived_tensors(request, logical_state_id)
         if representation == REFERENCE_OUTPUTS:
-            return _outputs(request, *self.sizes(request.config))
+            return reference_tensors(request, *self.sizes(request.config))
         dtypes = [d for d in COMPUTE_DTYPES if representation in self.mutable_forms(d)]
         return self.mutable_tensors(request, (dtypes or [request.determinism.dtype])[0])
 
@@ -367,8 +314,7 @@ class FamilyLayout(ABC):
         entries = needed_entries(residents, census)
         if representation == CHECKPOINT_NATIVE:
             return tuple(TensorSpec(name=e.key, dtype=e.dtype, shape=e.shape) for e in entries)
-        size = _window_bytes(request, entries)
-        return (TensorSpec(name="window", dtype="uint8", shape=(size,)),)
+        return window_tensors(request, entries)
 
     def _check(self, request: LayoutRequest) -> None:
         _, vocab_size = self.sizes(request.config)
@@ -411,54 +357,3 @@ class FamilyLayout(ABC):
             return self.mutable_forms(dtype)
         others = {REPLAY: STATE_SNAPSHOT, FIXTURE: REFERENCE_OUTPUTS, **self.derived_forms}
         return (others[state_id],) if state_id in others else ()
-
-
-def _derived(
-    state_id: str,
-    inputs: tuple[str, ...],
-    representation: str,
-    role: str,
-    *,
-    execution: bool = False,
-    on_device: bool = True,
-) -> StateDesign:
-    return StateDesign(
-        id=state_id,
-        semantic_class="derived_reconstructible",
-        from_checkpoint=False,
-        reconstruction_inputs=inputs,
-        tensor_keys=(),
-        staging_representation=None,
-        representation=representation,
-        role=role,
-        on_device=on_device,
-        forbidden_on_host=False,
-        required_by_execution=execution,
-    )
-
-
-def _window_bytes(request: LayoutRequest, entries: Sequence[CensusEntry]) -> int:
-    largest = max(entries, key=lambda entry: (entry.source_bytes, entry.key))
-    size = request.staging_window_bytes
-    if size is None or size < largest.source_bytes:
-        raise PlanError(
-            "the staging window is too small",
-            expected=f"at least {largest.source_bytes} bytes, for {largest.key}",
-            got=str(size),
-            where="$.memory_allowances.staging_window_bytes",
-            hint="derive the plan with a larger window",
-        )
-    return size
-
-
-def _outputs(request: LayoutRequest, hidden: int, vocabulary: int) -> tuple[TensorSpec, ...]:
-    prompt, steps = len(request.workload.prompt_token_ids), request.workload.decode_steps
-    dtype = request.determinism.dtype
-    planes = {"prefill": (prompt, hidden), "decode": (steps, hidden)}
-    logits = {"prefill": (vocabulary,), "decode": (steps, vocabulary)}
-    specs = []
-    for phase in ("prefill", "decode"):
-        specs.append(TensorSpec(name=f"{phase}.plane", dtype=dtype, shape=planes[phase]))
-        if request.spec.owns_final_norm_head:
-            specs.append(TensorSpec(name=f"{phase}.logits", dtype="float32", shape=logits[phase]))
-    return tuple(specs)

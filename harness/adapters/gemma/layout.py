@@ -5,9 +5,10 @@ Pure arithmetic over the normalized configuration; imports no torch.
 Shape legend: P positions, D head size.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from harness.adapters.common.census import left_out
 from harness.adapters.common.layout import WEIGHTS, FamilyLayout
 from harness.adapters.common.rows import ResidentTensor
 from harness.adapters.gemma.config import GemmaConfig, read_config
@@ -17,7 +18,7 @@ from harness.adapters.gemma.keys import (
     shared_tensors,
 )
 from harness.adapters.gemma.published import parse_document
-from harness.plan.layout import LayoutRequest, TensorSpec
+from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
 from harness.plan.records import ModelRange
 from harness.state.geometry import EVICTION_POLICIES, FULL, SWA, HybridGeometry, Kind, KvGroup
 
@@ -86,17 +87,26 @@ class GemmaLayout(FamilyLayout):
             WEIGHTS: resident_tensors(model, spec),
         }
 
-    def key_prefix(self, config: Mapping[str, Any]) -> str:
-        """Prefix of the text model's tensors."""
-        return read_config(config).key_prefix
-
-    def contradictions(
-        self, config: Mapping[str, Any], spec: ModelRange, keys: Collection[str]
+    def left_out_by(
+        self, config: Mapping[str, Any], spec: ModelRange, census: Sequence[CensusEntry]
     ) -> Mapping[str, str]:
-        """Also value projections of layers that take their values from the keys."""
-        own = "the layer takes its values from the keys, and has a projection of its own"
-        forbidden = set(keys) & set(forbidden_keys(read_config(config), spec))
-        return {**super().contradictions(config, spec, keys), **dict.fromkeys(forbidden, own)}
+        """Key -> rule: what is neither of the range nor against the model.
+
+        Raises:
+            PlanError: Naming value projections of layers that take their values from the keys, and
+                what else the range would have to read if it were of this model.
+        """
+        model = read_config(config)
+        reason = "the layer takes its values from the keys, and has a projection of its own"
+        forbidden = {entry.key for entry in census} & set(forbidden_keys(model, spec))
+        return left_out(
+            census,
+            prefix=model.key_prefix,
+            known=self.known_keys(config, spec),
+            spec=spec,
+            num_layers=model.num_layers,
+            forbidden=dict.fromkeys(forbidden, reason),
+        )
 
     def derived_tensors(self, request: LayoutRequest, state_id: str) -> tuple[TensorSpec, ...]:
         """``KIND.cos`` and ``KIND.sin`` [P, D/2] of each kind of layer in the range."""

@@ -5,14 +5,15 @@ Pure arithmetic over the normalized configuration; imports no torch.
 Shape legend: P positions, L layers of the range, K KV heads, D head size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from harness.adapters.common.census import left_out
 from harness.adapters.common.layout import WEIGHTS, FamilyLayout
 from harness.adapters.common.rows import ResidentTensor, RowSource
 from harness.adapters.llama.config import parse_document, read_config
 from harness.adapters.llama.keys import resident_tensors
-from harness.plan.layout import LayoutRequest, TensorSpec
+from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
 from harness.plan.records import ModelRange
 
 ROPE = "state.rope"
@@ -62,9 +63,22 @@ class LlamaLayout(FamilyLayout):
         """The merged tensors of the range."""
         return {WEIGHTS: resident_tensors(read_config(config), spec)}
 
-    def key_prefix(self, config: Mapping[str, Any]) -> str:
-        """Prefix of the decoder's tensors."""
-        return "model."
+    def left_out_by(
+        self, config: Mapping[str, Any], spec: ModelRange, census: Sequence[CensusEntry]
+    ) -> Mapping[str, str]:
+        """Key -> rule: what is neither of the range nor against the model.
+
+        Raises:
+            PlanError: Naming what the range would have to read if it were of this model.
+        """
+        return left_out(
+            census,
+            prefix="model.",
+            known=self.known_keys(config, spec),
+            spec=spec,
+            num_layers=read_config(config).num_layers,
+            forbidden={},
+        )
 
     def resident_sources(
         self, config: Mapping[str, Any], spec: ModelRange

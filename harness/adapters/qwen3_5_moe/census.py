@@ -7,12 +7,11 @@ shapes only; imports no torch.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from harness.adapters.common.census import RULE
 from harness.adapters.qwen3_5_moe.config import QwenConfig
 from harness.errors import PlanError
 from harness.plan.layout import CensusEntry
 from harness.plan.records import Finding, ModelRange
-
-RULE = "checkpoint-tensors"
 
 VISION = "vision tower"
 FURTHER_TOKENS = "head for further tokens"
