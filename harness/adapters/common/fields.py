@@ -91,6 +91,15 @@ class Fields:
             return ""
         return value
 
+    def require(self, supported: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse every field that has none of its supported values; absent is the first of them."""
+        for name, values in supported.items():
+            value = self.take(name, values[0])
+            # Of one type, so that true is not 1.
+            if not any(type(value) is type(one) and value == one for one in values):
+                wanted = " or ".join(repr(one) for one in values)
+                self.refuse(name, f"{value!r} is not supported, only {wanted}")
+
     def child(self, name: str, document: Any) -> "Fields":
         """Fields of a nested mapping whose faults are collected here."""
         return Fields(

@@ -115,7 +115,7 @@ def parse_document(document: Mapping[str, Any]) -> GemmaConfig:
             **MUST_BE_AROUND,
             "architectures": _classes(found.generation, "ForConditionalGeneration"),
         }
-        _require(fields, must_be)
+        fields.require(must_be)
         fields.refuse_rest(IGNORED_AROUND)
     config = _text(text, found)
     fields.raise_if_any("this Gemma configuration is not supported")
@@ -169,7 +169,7 @@ def _text(fields: Fields, document: _DocumentType) -> GemmaConfig:
     if generation.has_layer_embeddings and "hidden_size_per_layer_input" not in fields.document:
         message = "is absent, which means per-layer embeddings of 256; they are not supported"
         fields.refuse("hidden_size_per_layer_input", message)
-    _require(fields, must_be)
+    fields.require(must_be)
     fields.refuse_rest(IGNORED)
     check_shapes(fields, config, num_kv_heads="num_key_value_heads")
     return config
@@ -177,14 +177,6 @@ def _text(fields: Fields, document: _DocumentType) -> GemmaConfig:
 
 def _classes(generation: _Generation, suffix: str) -> tuple[Any, ...]:
     return (None, [generation.class_prefix + suffix])
-
-
-def _require(fields: Fields, must_be: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, supported in must_be.items():
-        value = fields.take(name, supported[0])
-        if not any(type(value) is type(one) and value == one for one in supported):
-            wanted = " or ".join(repr(one) for one in supported)
-            fields.refuse(name, f"{value!r} is not supported, only {wanted}")
 
 
 def _layer_types(fields: Fields, generation: _Generation, num_layers: int) -> list[str]:

@@ -3,53 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from harness.adapters.common.published import GENERAL_FIELDS, NO_OTHER_KIND_OF_MODEL
+
 FULL_ATTENTION = "full_attention"
 SLIDING_ATTENTION = "sliding_attention"
 
-_GENERAL = frozenset(
-    (
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "bad_words_ids",
-        "bos_token_id",
-        "cache_implementation",
-        "chunk_size_feed_forward",
-        "do_sample",
-        "dtype",
-        "eos_token_id",
-        "finetuning_task",
-        "id2label",
-        "initializer_range",
-        "is_decoder",
-        "label2id",
-        "length_penalty",
-        "max_length",
-        "min_length",
-        "num_beams",
-        "num_return_sequences",
-        "output_attentions",
-        "output_hidden_states",
-        "pad_token_id",
-        "prefix",
-        "problem_type",
-        "repetition_penalty",
-        "return_dict",
-        "return_dict_in_generate",
-        "sep_token_id",
-        "task_specific_params",
-        "temperature",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-        "typical_p",
-        "use_bfloat16",
-        "use_cache",
-    )
-)
-IGNORED = _GENERAL | frozenset(
+IGNORED = GENERAL_FIELDS | frozenset(
     (
         "attention_dropout",
         "max_position_embeddings",
@@ -61,7 +20,7 @@ IGNORED = _GENERAL | frozenset(
     )
 )
 """Fields of a text model that do not change what one inference step computes."""
-IGNORED_AROUND = _GENERAL | frozenset(
+IGNORED_AROUND = GENERAL_FIELDS | frozenset(
     (
         "audio_config",
         "audio_token_id",
@@ -82,18 +41,13 @@ IGNORED_AROUND = _GENERAL | frozenset(
 )
 """Fields of a document of more modalities that do not change what its text model computes."""
 
-_NO_OTHER_KIND_OF_MODEL: Mapping[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "cross_attention_hidden_size": (None,),
-    "is_encoder_decoder": (False,),
-    "pruned_heads": (None, {}),
+MUST_BE_AROUND: Mapping[str, tuple[Any, ...]] = {
+    **NO_OTHER_KIND_OF_MODEL,
     "quantization_config": (None,),
-    "tie_encoder_decoder": (False,),
     "tie_word_embeddings": (True, None),
 }
-MUST_BE_AROUND = _NO_OTHER_KIND_OF_MODEL
 MUST_BE: Mapping[str, tuple[Any, ...]] = {
-    **_NO_OTHER_KIND_OF_MODEL,
+    **MUST_BE_AROUND,
     "attention_bias": (False, None),
     "hidden_act": (None, "gelu_pytorch_tanh"),
     "hidden_activation": ("gelu_pytorch_tanh",),

@@ -11,67 +11,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.adapters.common.fields import Fields
+from harness.adapters.common.published import GENERAL_FIELDS, NO_OTHER_KIND_OF_MODEL
 
-_IGNORED = frozenset(
-    (
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "attention_dropout",
-        "bad_words_ids",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "do_sample",
-        "dtype",
-        "eos_token_id",
-        "finetuning_task",
-        "id2label",
-        "initializer_range",
-        "is_decoder",
-        "is_llama_config",
-        "label2id",
-        "length_penalty",
-        "max_length",
-        "min_length",
-        "num_beams",
-        "num_return_sequences",
-        "output_attentions",
-        "output_hidden_states",
-        "pad_token_id",
-        "prefix",
-        "problem_type",
-        "repetition_penalty",
-        "return_dict",
-        "return_dict_in_generate",
-        "sep_token_id",
-        "task_specific_params",
-        "temperature",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torch_dtype",
-        "torchscript",
-        "transformers.js_config",
-        "transformers_version",
-        "typical_p",
-        "use_bfloat16",
-        "use_cache",
-    )
-)
+_IGNORED = GENERAL_FIELDS | {"attention_dropout", "is_llama_config", "transformers.js_config"}
 """Fields that do not change what one inference step computes."""
 
 _MUST_BE: Mapping[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
+    **NO_OTHER_KIND_OF_MODEL,
     "architectures": (None, ["LlamaForCausalLM"]),
-    "cross_attention_hidden_size": (None,),
     "hidden_act": ("silu",),
-    "is_encoder_decoder": (False,),
     "model_type": ("llama",),
     "partial_rotary_factor": (None, 1.0, 1),
     "pretraining_tp": (None, 1),
-    "pruned_heads": (None, {}),
     "quantization_config": (None,),
     "rope_interleaved": (None, False),
-    "tie_encoder_decoder": (False,),
 }
 """Fields that change the model, with the values that are supported; absent is supported too."""
 
@@ -159,11 +112,7 @@ def parse_document(document: Mapping[str, Any]) -> LlamaConfig:
         attention_bias=fields.flag("attention_bias", default=False),
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
-    for name, supported in _MUST_BE.items():
-        value = fields.take(name, supported[0])
-        if not any(type(value) is type(one) and value == one for one in supported):
-            wanted = " or ".join(repr(one) for one in supported)
-            fields.refuse(name, f"{value!r} is not supported, only {wanted}")
+    fields.require(_MUST_BE)
     if "head_dim" not in document and hidden_size % num_heads:
         fields.refuse("num_attention_heads", f"{num_heads} does not divide {hidden_size}")
     fields.refuse_rest(_IGNORED)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.adapters.common.fields import Fields
+from harness.adapters.common.published import GENERAL_FIELDS, NO_OTHER_KIND_OF_MODEL
 from harness.adapters.qwen3_5_moe.config import (
     FULL,
     LINEAR,
@@ -37,37 +38,18 @@ _OUTER_IGNORED = frozenset(
     )
 )
 """Fields around the text model's own: the vision tower is left out, a text prompt needs none."""
-_IGNORED = frozenset(
-    (
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "architectures",
-        "attention_dropout",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "dtype",
-        "eos_token_id",
-        "id2label",
-        "initializer_range",
-        "intermediate_size",
-        "is_encoder_decoder",
-        "label2id",
-        "mtp_num_hidden_layers",
-        "mtp_use_dedicated_embeddings",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "pad_token_id",
-        "problem_type",
-        "return_dict",
-        "router_aux_loss_coef",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    )
-)
+_IGNORED = GENERAL_FIELDS | {
+    "architectures",
+    "attention_dropout",
+    "intermediate_size",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+    "output_router_logits",
+    "router_aux_loss_coef",
+}
 """Fields that do not change what one step of the text model computes."""
 _MUST_BE: Mapping[str, tuple[Any, ...]] = {
+    **NO_OTHER_KIND_OF_MODEL,
     "attention_bias": (False,),
     "attn_output_gate": (True,),
     "decoder_sparse_step": (1,),
@@ -110,11 +92,7 @@ def parse_document(document: Mapping[str, Any]) -> QwenConfig:
 
 
 def _parse_text(fields: Fields, prefix: str, quantization: Quantization) -> QwenConfig:
-    for name, supported in _MUST_BE.items():
-        value = fields.take(name, supported[0])
-        if not any(type(value) is type(one) and value == one for one in supported):
-            wanted = " or ".join(repr(one) for one in supported)
-            fields.refuse(name, f"{value!r} is not supported, only {wanted}")
+    fields.require(_MUST_BE)
     num_experts = fields.size("num_experts", most=MAX_EXPERTS)
     kinds = _parse_kinds(fields)
     found = layer_formats(quantization, fields, prefix=prefix, kinds=kinds, num_experts=num_experts)
