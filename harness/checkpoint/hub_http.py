@@ -231,7 +231,7 @@ def _pieces(response: Any) -> Iterator[bytes]:
                     raise TimeoutError(f"{arrived} bytes in {now - begun:.0f} s")
                 arrived, begun = 0, now
             yield piece
-    except Exception as error:
+    except Exception as error:  # as in opening: of whatever class the client raises
         raise InterruptedTransferError(_reason(error)) from error
 
 
