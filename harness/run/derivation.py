@@ -11,13 +11,13 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from harness.adapters.families import layout_for
 from harness.canonical import read_json
-from harness.checkpoint.survey import survey
+from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
 from harness.errors import InvalidInputError
 from harness.measure.environment import DeviceRequest, probe_environment
 from harness.plan.checks import default_checks
 from harness.plan.derive import DeriveRequest, derive
-from harness.plan.layout import LayoutRequest
+from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import (
     CheckLimit,
@@ -76,6 +76,17 @@ def device_request(device: Mapping[str, Any]) -> DeviceRequest:
     return DeviceRequest(**device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """The part of a surveyed checkpoint that a plan is about."""
+
+    survey: Survey
+    config: dict[str, Any]
+    spec: ModelRange
+    entries: tuple[CensusEntry, ...]
+    """Tensors that the range needs in the chosen forms, with what digests they have."""
+
+
 def derive_settings(
     settings: Settings,
     *,
@@ -85,26 +96,16 @@ def derive_settings(
     allow_large: bool = False,
 ) -> tuple[dict[str, Any], bytes]:
     """Derive a plan document and its manifest, with exact bytes from the checkpoint's headers."""
-    model = settings.model
-    layout = layout_for(str(model["family"]))
+    layout = layout_for(str(settings.model["family"]))
     surveyed = survey(
-        model["source"],
+        settings.model["source"],
         cache,
         progress=progress,
         tensors=layout.synthetic_tensors,
         accept_terms=accept_terms,
         allow_large=allow_large,
     )
-    folder = surveyed.folder
-    progress("census of the checkpoint", None)
-    config = layout.parse_config(read_json(folder / "config.json", max_bytes=MAX_CONFIG_BYTES))
-    spec = _range(model, int(config["num_layers"]))
-    representations = _representations(settings.realization.get("representations"))
-    for left in layout.account(config, spec, surveyed.tensors, representations):
-        text = f"left out {left.num_tensors:,} tensors of {left.source_bytes:,} bytes: {left.rule}"
-        progress(text, None)
-    keys = layout.tensor_keys(config, spec, representations)
-    entries = surveyed.pin_tensors(keys)
+    model = _model(settings, layout, surveyed, progress)
     environment = probe_environment(device_request(settings.device))
     (node,) = environment.resources.nodes
     (unit,) = node.compute_units
@@ -113,28 +114,15 @@ def derive_settings(
         unplanned_host_bytes=settings.realization["unplanned_host_bytes"],
         staging_window_bytes=settings.realization["staging_window_bytes"],
     )
-    determinism = _record(Determinism, settings.determinism, "determinism")
-    if not 1 <= determinism.num_threads <= MAX_THREADS:
-        got = str(determinism.num_threads)
-        raise _misfit("determinism.num_threads", f"1 to {MAX_THREADS} threads", got)
-    request = LayoutRequest(
-        config=config,
-        spec=spec,
-        determinism=determinism,
-        workload=_workload(settings.workload, folder),
-        staging=str(settings.realization["staging"]) if device != host else "none",
-        staging_window_bytes=settings.realization["staging_window_bytes"],
-        eviction_policy=_policy(settings.realization.get("eviction_policy")),
-        representations=representations,
-    )
+    request = _layout_request(settings, model, has_device_memory=device != host)
     return derive(
         DeriveRequest(
             plan_version=f"{settings.name}-1",
-            model_repository=spec.model_repository,
-            model_revision=spec.revision,
-            checkpoint_source=dict(model["source"]),
-            checkpoint_files=surveyed.pin_files(entries),
-            census=entries,
+            model_repository=model.spec.model_repository,
+            model_revision=model.spec.revision,
+            checkpoint_source=dict(settings.model["source"]),
+            checkpoint_files=surveyed.pin_files(model.entries),
+            census=model.entries,
             layout=layout,
             layout_request=request,
             resources=environment.resources,
@@ -143,15 +131,52 @@ def derive_settings(
             device_memory_id=device,
             reference_fixture=FixtureRecipe(
                 loader=FIXTURE_LOADER,
-                outputs=fixture_outputs(spec),
-                dtype=determinism.dtype,
-                num_threads=determinism.num_threads,
+                outputs=fixture_outputs(model.spec),
+                dtype=request.determinism.dtype,
+                num_threads=request.determinism.num_threads,
             ),
             checks=_checks(settings.checks) or default_checks(allowances, layout.acceptance_checks),
             timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
             memory_allowances=allowances,
             scope=SCOPE,
         )
+    )
+
+
+def _model(
+    settings: Settings,
+    layout: AdapterLayout,
+    surveyed: Survey,
+    progress: Callable[[str, float | None], None],
+) -> _Model:
+    """Read the configuration, and account for every tensor of the checkpoint."""
+    progress("census of the checkpoint", None)
+    document = read_json(surveyed.folder / "config.json", max_bytes=MAX_CONFIG_BYTES)
+    config = layout.parse_config(document)
+    spec = _range(settings.model, int(config["num_layers"]))
+    representations = _representations(settings.realization.get("representations"))
+    for left in layout.account(config, spec, surveyed.tensors, representations):
+        text = f"left out {left.num_tensors:,} tensors of {left.source_bytes:,} bytes: {left.rule}"
+        progress(text, None)
+    keys = layout.tensor_keys(config, spec, representations)
+    return _Model(survey=surveyed, config=config, spec=spec, entries=surveyed.pin_tensors(keys))
+
+
+def _layout_request(settings: Settings, model: _Model, *, has_device_memory: bool) -> LayoutRequest:
+    realization = settings.realization
+    determinism = _record(Determinism, settings.determinism, "determinism")
+    if not 1 <= determinism.num_threads <= MAX_THREADS:
+        got = str(determinism.num_threads)
+        raise _misfit("determinism.num_threads", f"1 to {MAX_THREADS} threads", got)
+    return LayoutRequest(
+        config=model.config,
+        spec=model.spec,
+        determinism=determinism,
+        workload=_workload(settings.workload, model.survey.folder),
+        staging=str(realization["staging"]) if has_device_memory else "none",
+        staging_window_bytes=realization["staging_window_bytes"],
+        eviction_policy=_policy(realization.get("eviction_policy")),
+        representations=_representations(realization.get("representations")),
     )
 
 
