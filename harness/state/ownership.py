@@ -29,7 +29,7 @@ class Ownership:
     num_mapped: int
     """Positions, not evicted, that translate to a slot of a live page which no other one has."""
     num_aliased: int
-    """Positions, not evicted, that share a slot or translate to one that nobody can own."""
+    """Positions, not evicted, that share a slot, or translate to one that is not theirs to own."""
     num_evicted: int
     """Positions evicted, and translating to no slot."""
     num_leaked: int
@@ -78,6 +78,11 @@ class PoolMapping:
 def measure(pool: str, page_size: int, tables: PoolTables, mapping: PoolMapping) -> Ownership:
     """Count one pool's ownership in its tensors' values."""
     slots, is_live = mapping.held_slots, tables.live != 0
+    if page_size > 1:
+        # A position's place in its page is its own modulo the page size; elsewhere it owns nothing.
+        first = mapping.evicted_slots.size
+        places = np.arange(first, first + slots.size) % page_size
+        slots = np.where(slots % page_size == places, slots, 0)
     num_pages = is_live.size
     ownable = inside(slots, page_size, num_pages * page_size)
     is_slot_used = np.zeros(num_pages * page_size, dtype=np.bool_)

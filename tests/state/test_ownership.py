@@ -34,8 +34,13 @@ def test_every_count_is_that_of_a_loop(
     page_size, ring, live, head, held, evicted = pool
     num_pages = len(live)
     owners = [page for page in range(num_pages) if live[page]]
-    uses = Counter(held)
-    can_be_owned = [slot for slot in held if 1 <= slot // page_size < num_pages]
+    placed = [
+        slot
+        for position, slot in enumerate(held, start=len(evicted))
+        if slot % page_size == position % page_size
+    ]
+    uses = Counter(placed)
+    can_be_owned = [slot for slot in placed if 1 <= slot // page_size < num_pages]
     alone = [slot for slot in can_be_owned if uses[slot] == 1]
     in_turn = [ring[(head + i) % len(ring)] for i in range(sum(page != 0 for page in ring))]
     report = measure(
@@ -103,3 +108,18 @@ def test_every_broken_invariant_is_named(change: dict[str, int], fault: str) -> 
 def test_all_broken_invariants_are_listed() -> None:
     broken = replace(SOUND, num_live=0, num_mapped=0, num_aliased=3, num_leaked=1, num_stale=9)
     assert len(broken.faults()) == 5
+
+
+def test_a_slot_at_another_place_of_its_page_is_no_positions_own() -> None:
+    tables = PoolTables(free_list=array([0, 2]), live=array([0, 1, 0]), free_head=1)
+    mapping = PoolMapping(
+        num_positions=4, held_slots=array([4, 6, 5, 7]), evicted_slots=array([]), num_stale=0
+    )
+    report = measure("p", 4, tables, mapping)
+    assert (report.num_mapped, report.num_aliased) == (2, 2)
+    # Unordered pages are as good as any: only the place in the page is a position's own.
+    tables = PoolTables(free_list=array([0, 0]), live=array([0, 1, 1]), free_head=0)
+    mapping = PoolMapping(
+        num_positions=4, held_slots=array([4, 5, 2, 3]), evicted_slots=array([]), num_stale=0
+    )
+    assert measure("p", 2, tables, mapping).faults() == ()
