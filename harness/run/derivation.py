@@ -181,21 +181,24 @@ def _layout_request(settings: Settings, model: _Model, *, has_device_memory: boo
 
 
 def _range(model: Mapping[str, Any], num_layers: int) -> ModelRange:
-    """The part of the model that is realized: the whole of it, unless the settings name a range."""
-    whole = {
-        "start_layer": 0,
-        "end_layer": num_layers,
-        "owns_embeddings": True,
-        "owns_final_norm_head": True,
+    """The part of the model that is realized: the whole of it, unless the settings name a range.
+
+    Where the settings do not say so, a range has the ends that lie beside its layers.
+    """
+    fields = ("start_layer", "end_layer", "owns_embeddings", "owns_final_norm_head")
+    asked = {} if model.get("range") is None else model["range"]
+    if not isinstance(asked, Mapping) or not set(fields) >= asked.keys():
+        raise _misfit("model.range", f"any of {', '.join(fields)}", repr(asked))
+    layers = {"start_layer": 0, "end_layer": num_layers, **asked}
+    ends = {
+        "owns_embeddings": layers["start_layer"] == 0,
+        "owns_final_norm_head": layers["end_layer"] == num_layers,
     }
     identity = {
         "model_repository": str(model["repository"]),
         "revision": str(model["revision"]),
     }
-    asked = {} if model.get("range") is None else model["range"]
-    if not isinstance(asked, Mapping) or not whole.keys() >= asked.keys():
-        raise _misfit("model.range", f"any of {', '.join(whole)}", repr(asked))
-    return _record(ModelRange, {**whole, **asked, **identity}, "model.range")
+    return _record(ModelRange, {**ends, **layers, **identity}, "model.range")
 
 
 def _policy(value: Any) -> str | None:

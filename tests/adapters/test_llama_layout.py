@@ -213,3 +213,13 @@ def test_what_is_of_no_influence_is_left_out(make_bench: Callable[..., Any]) -> 
     headed = with_keys(bench.census(), "lm_head.weight")
     (left,) = bench.layout.account(bench.config, first, headed)
     assert left.num_tensors > 1
+
+
+def test_an_end_is_owned_with_the_layer_beside_it(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench()
+    for changes, end in (
+        ({"start_layer": 1}, "owns_embeddings"),
+        ({"end_layer": 1}, "owns_final_norm_head"),
+    ):
+        with pytest.raises(PlanError, match=f"got: {end}"):
+            bench.layout.tensor_keys(bench.config, replace(bench.whole, **changes))

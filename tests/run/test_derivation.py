@@ -41,14 +41,16 @@ def test_without_a_range_the_whole_model_is_planned(
 
 
 def test_a_range_plans_its_layers_only(freeze_plan: Freeze, small_plan: LoadedPlan) -> None:
-    plan = freeze_plan(**of_range(end_layer=1))
+    plan = freeze_plan(**of_range(start_layer=1))
     spec = plan.plan.adapter_data.spec
-    assert (spec.start_layer, spec.end_layer) == (0, 1)
+    assert (spec.start_layer, spec.end_layer) == (1, 2)
+    # The ends follow the layers where nothing else is asked for.
+    assert (spec.owns_embeddings, spec.owns_final_norm_head) == (False, True)
     assert (spec.model_repository, spec.revision) == ("synthetic/small", "seed-7")
     keys = set(plan.plan.adapter_data.allowed_tensor_keys)
     left_out = set(small_plan.plan.adapter_data.allowed_tensor_keys) - keys
     assert left_out
-    assert all(key.startswith("model.layers.1.") for key in left_out)
+    assert all(key.startswith("model.layers.0.") for key in left_out)
     assert plan.plan.checkpoint is not None
     assert plan.plan.checkpoint.manifest.num_tensors == len(keys)
     assert layout_request(plan.plan).spec == spec

@@ -106,6 +106,21 @@ def check_range(spec: ModelRange, num_layers: int) -> None:
             got=f"[{spec.start_layer}, {spec.end_layer})",
             where="$.adapter_data.spec",
         )
+    skipped = [
+        f"{name} with layers [{spec.start_layer}, {spec.end_layer})"
+        for name, is_owned, is_at_end in (
+            ("owns_embeddings", spec.owns_embeddings, spec.start_layer == 0),
+            ("owns_final_norm_head", spec.owns_final_norm_head, spec.end_layer == num_layers),
+        )
+        if is_owned and not is_at_end
+    ]
+    if skipped:
+        raise PlanError(
+            "the range skips layers between itself and an end that it owns",
+            expected=f"embeddings with layer 0, the head with layer {num_layers - 1}",
+            got="; ".join(skipped),
+            where="$.adapter_data.spec",
+        )
 
 
 def _sources(residents: Sequence[ResidentTensor]) -> Iterator[tuple[ResidentTensor, RowSource]]:
