@@ -32,10 +32,10 @@ lint: environment-dev ## formatting, types and the architecture's import contrac
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports
 
+# Two at a time: much of a test's time is the start of its child processes.
 test: environment-dev ## the fast tests; no GPU, no network
-	@$(PY) -m pytest -m "not slow" $(ARGS)
+	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
 
-# Two at a time: most of each is a run of child processes, and their start.
 test-slow: environment-dev ## the tests marked slow
 	@$(PY) -m pytest -m slow -n 2 --dist loadfile --ignore=tests/kernels/interpreted $(ARGS)
 

@@ -301,7 +301,9 @@ def test_another_value_of_any_cell_is_found() -> None:
     assert passing == listed - JOINT_COLUMNS
 
 
-@pytest.mark.parametrize(("name", "columns", "change"), JOINT, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(
+    ("name", "columns", "change"), JOINT, ids=[f"{name}-{columns[0]}" for name, columns, _ in JOINT]
+)
 def test_columns_that_only_have_to_agree_can_change_together(
     name: str, columns: tuple[str, ...], change: Callable[[Row], Row]
 ) -> None:

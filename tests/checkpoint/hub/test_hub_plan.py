@@ -98,6 +98,8 @@ def settings(source: Mapping[str, Any]) -> Settings:
             "prompt_token_ids": [3, 77, 12, 150, 9],
             "chunk_rows": 4,
             "decode_steps": 3,
+            # What follows, as a range without the head cannot choose it.
+            "decode_token_ids": [5, 6, 7],
             "repetitions": 2,
             "fresh_realizations": 1,
             "sampling": "greedy",
