@@ -104,3 +104,60 @@ GREEDY = Configuration(blocks={"BLOCK": 4096}, num_warps=8)
 
 FINGERPRINT = Configuration(blocks={"TILES": 4}, num_warps=8)
 """Tiles that one program digests; sums of integers have one result in any order."""
+
+CAUSAL_CONV = Configuration(blocks={"BLOCK_ROWS": 8, "BLOCK_CHANNELS": 128}, num_warps=4)
+"""Each element sums its taps alone, oldest first: bits do not depend on it."""
+
+DELTA_RULE = {
+    size: Configuration(blocks={"BLOCK_VALUES": 8}, num_warps=warps)
+    for size, warps in ((16, 1), (32, 1), (64, 1), (128, 1), (256, 2))
+}
+"""By padded key size. A program holds the state of one head and 8 value columns in registers."""
+DELTA_RULE_FACTORS = Configuration(blocks={"BLOCK_KEYS": 32}, num_warps=4)
+DELTA_RULE_PASS = Configuration(blocks={"BLOCK_KEYS": 32, "BLOCK_VALUES": 32}, num_warps=4)
+"""The form in chunks, of every size: keys are summed in ascending blocks."""
+
+FP8_LINEAR = {
+    (torch.bfloat16, True): _linear(32, 32, 128, 3),
+    (torch.bfloat16, False): _linear(32, 32, 32, 1),
+    (torch.float32, True): _linear(32, 32, 64, 2),
+    (torch.float32, False): _linear(16, 32, 32, 1),
+}
+"""By dtype of x and whether a row of the weight is a whole number of wide loads."""
+
+NVFP4_LINEAR = {
+    (torch.bfloat16, True): _linear(32, 32, 128, 3),
+    (torch.bfloat16, False): _linear(32, 32, 64, 1),
+    (torch.float32, True): _linear(16, 32, 64, 2),
+    (torch.float32, False): _linear(16, 32, 64, 1),
+}
+"""By dtype of x and whether a row of codes is a whole number of wide loads."""
+
+MOE_ROWS = 16
+"""Rows in a tile of one expert, the least that a matrix unit takes: most experts get few rows."""
+MOE_DENSE = {
+    (torch.bfloat16, True): _linear(MOE_ROWS, 32, 128, 3),
+    (torch.bfloat16, False): _linear(MOE_ROWS, 32, 32, 1),
+    (torch.float32, True): _linear(MOE_ROWS, 32, 64, 2),
+    (torch.float32, False): _linear(MOE_ROWS, 32, 32, 1),
+}
+"""By dtype and whether a row of the weight is a whole number of wide loads."""
+MOE_NVFP4 = {
+    (torch.bfloat16, True): _linear(MOE_ROWS, 32, 128, 3),
+    (torch.bfloat16, False): _linear(MOE_ROWS, 32, 64, 1),
+    (torch.float32, True): _linear(MOE_ROWS, 32, 64, 2),
+    (torch.float32, False): _linear(MOE_ROWS, 32, 64, 1),
+}
+"""By dtype of x and whether a row of codes is a whole number of wide loads."""
+MOE_ROUTE = {
+    256: Configuration(blocks={"BLOCK": 256}, num_warps=1),
+    1024: Configuration(blocks={"BLOCK": 1024}, num_warps=4),
+}
+"""By the most experts whose logits one program reads at once."""
+MOE_SHARED_GATE = Configuration(blocks={"BLOCK": 1024}, num_warps=4)
+"""One program sums a row by ascending blocks."""
+MOE_GROUP = Configuration(blocks={"BLOCK": 1024}, num_warps=4)
+"""Counts of integers have one result in any order."""
+MOE_WORKSPACE_BYTES = 256 << 20
+"""Bound of what the routed experts hold between their kernels; rows beyond it wait. Bits do not
+depend on it."""

@@ -8,6 +8,7 @@ constants alone; the alignment in bytes that it may assume is such a constant (`
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,6 +120,11 @@ def placed_by_size(x: torch.Tensor) -> tuple[torch.Tensor, int]:
     return x, WIDE_BYTES
 
 
+def by_heads(x: torch.Tensor) -> torch.Tensor:
+    """``x`` [R, ..., D] as [R, N, D]; copied where its middle axes do not lie evenly."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:-1]), x.shape[-1])
+
+
 def require_reachable(op: str, *tensors: torch.Tensor) -> None:
     """Raise a ValueError unless a kernel can read ``tensors`` where they are."""
     for x in tensors:
@@ -189,3 +195,44 @@ def tanh(x):
 def sigmoid(x):
     """``1 / (1 + exp(-x))`` of float32; exp of a large number is infinite, and the quotient 0."""
     return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def softplus(x):
+    """``log(1 + exp(x))`` of float32, also where it is far below 1."""
+    # log(1 + u) for u near 0: the rounding of 1 + u is undone by the quotient (Kahan).
+    u = tl.exp(-tl.abs(x))
+    total = 1.0 + u
+    above = tl.where(total == 1.0, u, tl.log(total) * u / (total - 1.0))
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL) + above
+
+
+@triton.jit
+def e4m3(code):
+    """The float32 value of E4M3 bits (uint8), exact; both NaN codes are NaN."""
+    # Not every target has the type. Moved up by 7, the bits are a float16 of 2^-8 times the value.
+    bits = code.to(tl.uint16)
+    bits = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+    value = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where((code & 0x7F) == 0x7F, float("nan"), value)
+
+
+@triton.jit
+def dot_exact(x, weight):
+    """``x weight`` of exact products and float32 sums.
+
+    ``x`` is float32 or bfloat16, ``weight`` float32 of at most 8 significant bits. An infinity in a
+    float32 ``x`` gives NaN.
+    """
+    # Interpreted, the same values stay float32: its own conversion is slow, and would truncate.
+    short: tl.constexpr = tl.float32 if INTERPRETED else tl.bfloat16
+    weight = weight.to(short)
+    if x.dtype == tl.bfloat16:
+        return dot(x, weight)
+    else:
+        # A float32 is the sum of three bfloat16, 8 bits each; matrix units then multiply exactly.
+        high = (x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        rest = x - high
+        middle = (rest.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        sums = dot((rest - middle).to(short), weight) + dot(middle.to(short), weight)
+        return sums + dot(high.to(short), weight)

@@ -23,7 +23,13 @@ def select(kernel_set: str) -> CausalConv:
         TORCH_CPU_INVARIANT: cpu.causal_conv_invariant,
         TORCH_REFERENCE: reference.causal_conv,
     }
-    return choose("causal_conv", kernel_set, implementations)
+    return choose("causal_conv", kernel_set, implementations, _triton)
+
+
+def _triton() -> CausalConv:
+    from kernels.causal_conv import kernel
+
+    return kernel.causal_conv
 
 
 def causal_conv(

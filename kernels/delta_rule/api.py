@@ -38,7 +38,13 @@ def select(kernel_set: str) -> DeltaRule:
         TORCH_CPU_INVARIANT: cpu.delta_rule_recurrent,
         TORCH_REFERENCE: reference.delta_rule,
     }
-    return choose("delta_rule", kernel_set, implementations)
+    return choose("delta_rule", kernel_set, implementations, _triton)
+
+
+def _triton() -> DeltaRule:
+    from kernels.delta_rule import kernel
+
+    return kernel.delta_rule
 
 
 def delta_rule(

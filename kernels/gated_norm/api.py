@@ -23,7 +23,13 @@ def select(kernel_set: str) -> GatedNorm:
         TORCH_CPU_INVARIANT: cpu.gated_norm_invariant,
         TORCH_REFERENCE: reference.gated_norm,
     }
-    return choose("gated_norm", kernel_set, implementations)
+    return choose("gated_norm", kernel_set, implementations, _triton)
+
+
+def _triton() -> GatedNorm:
+    from kernels.gated_norm import kernel
+
+    return kernel.gated_norm
 
 
 def gated_norm(

@@ -23,7 +23,13 @@ def select(kernel_set: str) -> SigmoidGate:
         TORCH_CPU_INVARIANT: cpu.sigmoid_gate_invariant,
         TORCH_REFERENCE: reference.sigmoid_gate,
     }
-    return choose("sigmoid_gate", kernel_set, implementations)
+    return choose("sigmoid_gate", kernel_set, implementations, _triton)
+
+
+def _triton() -> SigmoidGate:
+    from kernels.sigmoid_gate import kernel
+
+    return kernel.sigmoid_gate
 
 
 def sigmoid_gate(

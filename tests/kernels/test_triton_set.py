@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -65,7 +66,13 @@ def test_no_kernel_is_specialized_to_what_a_step_decides(op: str, triton: object
 def test_every_kernel_of_an_op_is_in_the_report(op: str, triton: object) -> None:
     module = importlib.import_module(f"kernels.{op}.kernel")
     reported = {variant.kernel for variant in module.variants()}
-    defined = {value for name, value in vars(module).items() if name.endswith("_kernel")}
+    files = sorted(Path(str(module.__file__)).parent.glob("*kernel.py"))
+    defined = {
+        value
+        for file in files
+        for name, value in vars(importlib.import_module(f"kernels.{op}.{file.stem}")).items()
+        if name.endswith("_kernel") and not isinstance(value, ModuleType)
+    }
     assert reported == defined
     for variant in module.variants():
         named = {*variant.types, *variant.constants}
@@ -78,9 +85,30 @@ def test_compiles_without_a_spill_where_shared_memory_is_least(op: str, triton: 
     # All targets together take minutes: `make kernels-report`.
     report = importlib.import_module("tools.kernels_report")
     least = min(TARGETS, key=lambda target: report.SHARED_LIMIT_BYTES[target])
-    found = list(report.lines([op], [least]))
+    found = list(report.lines(report.jobs([op], [least], quick=False)))
     assert {line.target for line in found} == {least}
     assert [line for line in found if line.fault] == []
+
+
+def test_a_quick_report_leaves_out_no_variant_and_no_target(triton: object) -> None:
+    report = importlib.import_module("tools.kernels_report")
+    everything = report.jobs(OPS, list(TARGETS), quick=False)
+    assert len(everything) == len(set(everything))
+    quick = report.jobs(OPS, list(TARGETS), quick=True)
+    assert len(quick) * 2 == len(everything)
+    for target in (80, 120):
+        assert [job for job in quick if job[2] == target] == [
+            job for job in everything if job[2] == target
+        ]
+    for target in TARGETS:
+        assert {job[0] for job in quick if job[2] == target} >= {"attention", "grouped_moe"}
+
+
+@pytest.mark.slow
+def test_processes_report_in_the_same_order(triton: object) -> None:
+    report = importlib.import_module("tools.kernels_report")
+    listed = report.jobs(["softcap"], [80, 90], quick=False)[:2]
+    assert list(report.lines(listed, 2)) == list(report.lines(listed))
 
 
 def test_the_report_fails_on_spills_and_on_too_much_shared_memory(
@@ -94,7 +122,8 @@ def test_the_report_fails_on_spills_and_on_too_much_shared_memory(
         return report.Line(op="softcap", variant="planted", **fields)
 
     def exit_code(*lines: object) -> int:
-        monkeypatch.setattr(report, "lines", lambda ops, targets: iter(lines))
+        monkeypatch.setattr(report, "jobs", lambda ops, targets, quick: [])
+        monkeypatch.setattr(report, "lines", lambda listed, workers: iter(lines))
         return report.main([])
 
     assert exit_code(line(shared_bytes=101_376)) == 0

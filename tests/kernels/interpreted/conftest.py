@@ -6,7 +6,9 @@ workers: all of a file), as most of a short one would be its start.
 """
 
 import contextlib
+import functools
 import importlib.util
+import inspect
 import json
 import os
 import random
@@ -96,6 +98,32 @@ def run_child(ids: list[str], root: Path) -> Outcomes:
             if found.get(entry["id"], ("", ""))[0] != "failed":
                 found[entry["id"]] = (entry["outcome"], entry["text"])
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def builtins_are_searched_once() -> Iterator[None]:
+    """In a child: at each call of a helper the interpreter searches Triton's modules for what it
+    replaces, which takes most of a short kernel's time. Their names do not change."""
+    if not IS_CHILD:
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    @functools.cache
+    def names(package: Any) -> list[str]:
+        return [name for name, value in inspect.getmembers(package) if tl.core.is_builtin(value)]
+
+    def replace(package: Any, builder: Any, scope: Any) -> None:
+        for name in names(package):
+            value = getattr(package, name)
+            if tl.core.is_builtin(value):
+                interpreter._patch_attr(package, name, value, builder, scope)
+
+    original = interpreter._patch_builtin
+    interpreter._patch_builtin = replace
+    yield
+    interpreter._patch_builtin = original
 
 
 ProgramOrder = Callable[[str], contextlib.AbstractContextManager[None]]
