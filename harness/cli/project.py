@@ -9,8 +9,8 @@ from harness.checkpoint.cache import default_cache
 from harness.cli.device import device_of
 from harness.errors import InvalidInputError
 from harness.experiment import ExperimentConfig
-from harness.laboratory.faults.catalogue import faulty_producer_argv
-from harness.measure.environment import DeviceRequest
+from harness.laboratory.faults.catalogue import planted
+from harness.measure.environment import CAPS, DeviceRequest
 from harness.plan.load import load_plan
 from harness.run.request import RunRequest
 
@@ -44,7 +44,7 @@ def device_request(config: ExperimentConfig) -> DeviceRequest:
     Raises:
         InvalidInputError: When a cap is no whole number of bytes.
     """
-    for name in ("simulated_vram_bytes", "system_ram_limit_bytes"):
+    for name in CAPS:
         value = config.device.get(name)
         if value is not None and type(value) is not int:
             raise InvalidInputError(
@@ -75,9 +75,4 @@ def run_request(config: ExperimentConfig, options: Namespace) -> RunRequest:
 
 
 def _planted(config: ExperimentConfig) -> dict[str, Any]:
-    if config.fault is None:
-        return {}
-    return {
-        "planted_fault": config.fault,
-        "producer_argv": faulty_producer_argv(config.fault),
-    }
+    return {} if config.fault is None else planted(config.fault)

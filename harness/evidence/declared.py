@@ -334,6 +334,36 @@ TABLES: Mapping[str, Table] = dict(
             },
         ),
         _table(
+            "device_arenas",
+            "producer",
+            "telemetry",
+            "point materialization_id",
+            {
+                "point": "str",
+                "materialization_id": "str",
+                "memory_resource_id": "str",
+                "requested_bytes": "int",  # from the allocator's snapshot, of the arena's own pool
+                "block_bytes": "int",
+                "segment_bytes": "int",
+            },
+            check="memory.device",
+        ),
+        _table(
+            "device_memory",
+            "producer",
+            "telemetry",
+            "point memory_resource_id",
+            {
+                "point": "str",
+                "memory_resource_id": "str",
+                "other_block_bytes": "int",  # blocks in use that are no arena's
+                "other_segment_bytes": "int",
+                "peak_block_bytes": "int",  # most in use at once since the point before
+                "used_bytes": "int",  # of the device, by anyone
+            },
+            check="memory.device",
+        ),
+        _table(
             "step_times",
             "producer",
             "telemetry",

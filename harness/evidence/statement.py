@@ -5,19 +5,15 @@ the same rules: the JSON Schema, a subject list that agrees with the predicate, 
 Knows the form of statements, nothing of where they are kept and nothing of how they are judged.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from functools import cache
-from importlib import resources
 from typing import Any
-
-from jsonschema import Draft202012Validator
 
 from harness.canonical import bare_hex, canonical_bytes, parse_json
 from harness.errors import EvidenceError
 from harness.evidence.declared import TABLES
+from harness.evidence.documents import refuse, schema_errors
 from harness.evidence.predicates import (
     RECORD_SCHEMA,
     VERDICT_SCHEMA,
@@ -73,7 +69,6 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 RECORD_TYPE = "urn:harness:record:1"
 VERDICT_TYPE = "urn:harness:verdict:1"
 MAX_STATEMENT_BYTES = 64 * 1024
-_MAX_LISTED_ERRORS = 50
 _SCHEMA_FILES = {RECORD_TYPE: "record-1.schema.json", VERDICT_TYPE: "verdict-1.schema.json"}
 
 
@@ -188,16 +183,12 @@ def check_statement(statement: Any, *, where: str) -> None:
             got=repr(kind)[:200],
             where=where,
         )
-    problems = _schema_errors(kind, statement)
+    problems = schema_errors(_SCHEMA_FILES[kind], statement)
     if not problems:
         predicate = statement["predicate"]
         check = _record_errors if kind == RECORD_TYPE else _verdict_errors
         problems = sorted(check(statement["subject"], predicate))
-    if problems:
-        listed = problems[:_MAX_LISTED_ERRORS]
-        if len(problems) > len(listed):
-            listed.append(f"and {len(problems) - len(listed)} more")
-        raise EvidenceError("statement breaks its rules", got="; ".join(listed), where=where)
+    refuse("statement breaks its rules", problems, where=where)
 
 
 def _record_subjects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -249,19 +240,6 @@ def _verdict_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[st
 
 def _table_order(table: Mapping[str, Any]) -> tuple[str, int]:
     return table["name"], -1 if table["realization"] is None else table["realization"]
-
-
-@cache
-def _validator(kind: str) -> Draft202012Validator:
-    folder = resources.files("harness.evidence") / "schemas"
-    return Draft202012Validator(json.loads((folder / _SCHEMA_FILES[kind]).read_text("utf-8")))
-
-
-def _schema_errors(kind: str, statement: Any) -> list[str]:
-    return sorted(
-        f"{error.json_path}: {error.message[:300]}"
-        for error in _validator(kind).iter_errors(statement)
-    )
 
 
 def _check_size(data: bytes, where: str) -> None:

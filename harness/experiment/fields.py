@@ -11,7 +11,9 @@ from typing import Any
 _SECTIONS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"path", "digest"}),
     "model": frozenset({"family", "repository", "revision", "source", "range"}),
-    "device": frozenset({"kind", "simulated_vram_bytes", "system_ram_limit_bytes"}),
+    "device": frozenset(
+        {"kind", "simulated_vram_bytes", "system_ram_limit_bytes", "assumed_vram_bytes"}
+    ),
     "workload": frozenset(
         {
             "prompt_text",
@@ -26,6 +28,7 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "prefill_partition",
             "page_size",
             "decode_token_ids",
+            "decode_mode",
         }
     ),
     "realization": frozenset(
@@ -33,6 +36,7 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "staging",
             "staging_window_bytes",
             "unplanned_host_bytes",
+            "unplanned_device_bytes",
             "eviction_policy",
             "representations",
         }

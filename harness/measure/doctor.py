@@ -22,6 +22,7 @@ from harness.measure.cgroup import memory_limit_bytes
 from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, read_cpuinfo
 from harness.measure.distributions import installed_version
 from harness.measure.environment import allowed_variables, physical_memory_bytes
+from harness.measure.gpus import probe_gpus
 
 Status = Literal["ok", "warning", "unavailable"]
 DISTRIBUTION = "inference-harness"
@@ -55,11 +56,7 @@ def diagnose(*, cache_folder: Path | None = None) -> list[DoctorFinding]:
             status="ok",
             message="runs on the CPU, with a memory of its own of the configured capacity",
         ),
-        DoctorFinding(
-            name="device cuda-gpu",
-            status="unavailable",
-            message="not_executed: the CUDA path is not built yet; no GPU was looked for",
-        ),
+        _gpus(),
         _variables(os.environ),
         _huge_pages(),
         _guarded("process memory", _process_memory),
@@ -182,6 +179,20 @@ def _cores() -> DoctorFinding:
         status="ok",
         message=f"{num_usable_cores()} usable, {instruction_set(fields)}, {cpu_model(fields)}",
     )
+
+
+def _gpus() -> DoctorFinding:
+    try:
+        system = probe_gpus()
+    except HarnessError as error:
+        message = f"not_executed: {error.problem}: {error.got}"
+        return DoctorFinding(name="device cuda-gpu", status="unavailable", message=message)
+    listed = ", ".join(
+        f"{gpu.name or 'unnamed'} ({gpu.compute_capability}, {gpu.memory_bytes} bytes)"
+        for gpu in system.gpus
+    )
+    message = f"{listed}; driver {system.driver_version}"
+    return DoctorFinding(name="device cuda-gpu", status="ok", message=message)
 
 
 def _variables(variables: Mapping[str, str]) -> DoctorFinding:

@@ -1,4 +1,4 @@
-"""What this machine has: memories with their capacities, one compute unit, and facts.
+"""What this machine has: memories with their capacities, compute units, and facts.
 
 Everything is observed here and now; nothing is copied from a plan, and the ids are those of this
 machine, to which a binding maps a plan's. Only what a run may publish is read: no host or user
@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from harness.errors import InvalidInputError, NotEvaluableError, ResourceError
 from harness.measure.cgroup import memory_limit_bytes
 from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, read_cpuinfo
 from harness.measure.distributions import installed_version
+from harness.measure.gpus import Gpu, GpuSystem, probe_gpus
 from harness.plan.environment import Environment, Fact
 from harness.plan.records import ComputeUnit, MemoryResource, Node, Resources
 
@@ -27,11 +28,17 @@ NODE_ID = "node0"
 RAM_ID = f"{NODE_ID}.ram"
 ACCELERATOR_ID = "accelerator0"
 VRAM_ID = f"{ACCELERATOR_ID}.vram"
+GPU_ID = "gpu{}"
+GPU_FACTS = ("gpu", "cuda_")
+"""How the names of facts about GPUs and their driver begin."""
 CPU_ID = "cpu0"
 _DISTRIBUTIONS = ("torch", "numpy", "safetensors", "tokenizers", "pyarrow", "triton")
 ENVIRONMENT_VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
     "KMP_BLOCKTIME",
@@ -42,6 +49,7 @@ ENVIRONMENT_VARIABLES = (
     "MKL_DYNAMIC",
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
     "OMP_DYNAMIC",
     "OMP_NUM_THREADS",
     "OMP_PLACES",
@@ -53,11 +61,16 @@ ENVIRONMENT_VARIABLES = (
     "OPENBLAS_CORETYPE",
     "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED",
+    "PYTORCH_CUDA_ALLOC_CONF",
 )
 """Variables that can change bits, threads or heap growth; no others are ever recorded."""
 _PLAIN_VALUE = re.compile(r"\A[A-Za-z0-9_.,:;=+\-{}() ]{0,100}\Z")
 WITHHELD = "(withheld)"
 """Stands for a value that is no plain setting and might name a path."""
+
+
+CAPS = ("simulated_vram_bytes", "system_ram_limit_bytes", "assumed_vram_bytes")
+"""Fields of a device request that are sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +81,9 @@ class DeviceRequest:
     simulated_vram_bytes: int | None = None
     """Capacity of the simulated accelerator's memory; needed for that kind only."""
     system_ram_limit_bytes: int | None = None
+    assumed_vram_bytes: int | None = None
+    """Memory of the GPU that a plan is made for, where there is none to look at. A plan asks for
+    no more than it needs, and a run always looks at what there is."""
 
 
 def physical_memory_bytes(*, proc: Path = PROC) -> int:
@@ -91,6 +107,7 @@ def probe_environment(
     *,
     proc: Path = PROC,
     variables: Mapping[str, str] | None = None,
+    find_gpus: Callable[[], GpuSystem] = probe_gpus,
 ) -> Environment:
     """Observe this machine as the environment that ``device`` asks for.
 
@@ -98,11 +115,12 @@ def probe_environment(
         device: The kind of device and its caps.
         proc: Where the process file system is mounted.
         variables: Environment variables; those of this process when absent.
+        find_gpus: Asks for the machine's GPUs; called for that kind of device only.
 
     Raises:
         InvalidInputError: When a cap is missing where one is needed, or is not positive.
         ResourceError: When the simulated memory does not fit into this machine's.
-        NotEvaluableError: When the kind of device is not built, or nothing can be observed.
+        NotEvaluableError: When nothing can be observed, or there is no GPU to look at.
     """
     _check_request(device)
     physical = physical_memory_bytes(proc=proc)
@@ -112,34 +130,84 @@ def probe_environment(
     ram = MemoryResource(
         id=RAM_ID, kind="system-ram", capacity_bytes=usable if cap is None else min(usable, cap)
     )
-    if device.kind == "cpu":
-        memories: tuple[MemoryResource, ...] = (ram,)
-        unit_id, unit_kind = CPU_ID, "cpu"
-    else:
-        memories = (ram, _simulated_vram(device.simulated_vram_bytes, usable))
-        unit_id, unit_kind = ACCELERATOR_ID, "simulated-accelerator"
-    unit = ComputeUnit(
-        id=unit_id,
-        kind=unit_kind,
-        device_uuid=None,
-        memory_resources=tuple(memory.id for memory in memories),
-    )
-    node = Node(id=NODE_ID, compute_units=(unit,), memory_resources=memories)
     facts = _facts(physical, limit, proc, os.environ if variables is None else variables)
+    if device.kind == "cpu":
+        parts = [_part(CPU_ID, "cpu")]
+    elif device.kind == "simulated":
+        vram = _simulated_vram(device.simulated_vram_bytes, usable)
+        parts = [_part(ACCELERATOR_ID, "simulated-accelerator", vram)]
+    else:
+        system = find_gpus()
+        parts = [_gpu_part(index, gpu) for index, gpu in enumerate(system.gpus)]
+        facts.update(_gpu_facts(system))
+    node = Node(
+        id=NODE_ID,
+        compute_units=tuple(unit for unit, _ in parts),
+        memory_resources=(ram, *(memory for _, memories in parts for memory in memories)),
+    )
     return Environment(resources=Resources(swarm_id=SWARM_ID, nodes=(node,)), facts=facts)
 
 
+def planning_environment(device: DeviceRequest) -> Environment:
+    """The environment to make a plan for: an assumed GPU where one is given, else this machine.
+
+    Raises:
+        HarnessError: As :func:`probe_environment` does.
+    """
+    if device.assumed_vram_bytes is None:
+        return probe_environment(device)
+    gpu = Gpu(
+        uuid="",
+        memory_bytes=device.assumed_vram_bytes,
+        name=None,
+        compute_capability=None,
+        is_mig_instance=False,
+    )
+    assumed = GpuSystem(driver_version=None, cuda_driver_version=None, gpus=(gpu,))
+    return probe_environment(device, find_gpus=lambda: assumed)
+
+
+def _part(
+    unit_id: str, kind: str, *own: MemoryResource, uuid: str | None = None
+) -> tuple[ComputeUnit, tuple[MemoryResource, ...]]:
+    """A compute unit that executes from system RAM and from memories of its own."""
+    names = (RAM_ID, *(memory.id for memory in own))
+    return ComputeUnit(id=unit_id, kind=kind, device_uuid=uuid, memory_resources=names), own
+
+
+def _gpu_part(index: int, gpu: Gpu) -> tuple[ComputeUnit, tuple[MemoryResource, ...]]:
+    name = GPU_ID.format(index)
+    memory = MemoryResource(
+        id=f"{name}.vram", kind="accelerator-vram", capacity_bytes=gpu.memory_bytes
+    )
+    return _part(name, "cuda-gpu", memory, uuid=gpu.uuid or None)
+
+
+def _gpu_facts(system: GpuSystem) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {
+        "gpu_driver_version": system.driver_version,
+        "cuda_driver_version": system.cuda_driver_version,
+    }
+    for index, gpu in enumerate(system.gpus):
+        name = GPU_ID.format(index)
+        facts |= {
+            f"{name}.name": gpu.name,
+            f"{name}.compute_capability": gpu.compute_capability,
+            f"{name}.is_mig_instance": gpu.is_mig_instance,
+        }
+    return facts
+
+
 def _check_request(device: DeviceRequest) -> None:
-    if device.kind == "cuda":
-        raise NotEvaluableError(
-            "the CUDA path is not built yet",
-            expected="device kind simulated or cpu",
-            got="cuda",
-            hint="run on the simulated accelerator",
-        )
-    if device.kind not in ("simulated", "cpu"):
+    if device.kind not in ("simulated", "cpu", "cuda"):
         raise InvalidInputError(
             "unknown kind of device", expected="simulated, cpu or cuda", got=repr(device.kind)
+        )
+    if device.kind != "cuda" and device.assumed_vram_bytes is not None:
+        raise InvalidInputError(
+            "only a GPU's memory is assumed",
+            expected="assumed_vram_bytes with device kind cuda",
+            got=device.kind,
         )
     if device.kind == "simulated" and device.simulated_vram_bytes is None:
         raise InvalidInputError(
@@ -147,7 +215,7 @@ def _check_request(device: DeviceRequest) -> None:
             expected="simulated_vram_bytes",
             hint="give the simulated memory a size in the device configuration",
         )
-    for name in ("simulated_vram_bytes", "system_ram_limit_bytes"):
+    for name in CAPS:
         value = getattr(device, name)
         if value is not None and value <= 0:
             raise InvalidInputError(f"{name} is not positive", got=str(value))

@@ -6,7 +6,13 @@ plan, so that no plan can leave out what it would not pass.
 
 from collections.abc import Mapping, Sequence
 
-from harness.plan.records import CheckLimit, Checks, MemoryAllowances
+from harness.plan.records import (
+    ACCELERATOR_VRAM,
+    CheckLimit,
+    Checks,
+    MemoryAllowances,
+    Resources,
+)
 
 ACCEPTANCE: Mapping[str, str] = {
     "integrity.tables": "every table the record names exists, with its digest, rows and columns",
@@ -40,6 +46,11 @@ STATE_CHECKS: Mapping[str, str] = {
 }
 """Checks that decide the verdict where an adapter asks for them, and must be declared there."""
 
+DEVICE_CHECKS: Mapping[str, str] = {
+    "memory.device": "the allocator's blocks are the planned ones, and little else is in use",
+}
+"""Checks that decide the verdict where a plan uses a memory that only its driver can measure."""
+
 TELEMETRY: Mapping[str, str] = {
     "step.times": "duration of each step",
     "memory.resident": "resident memory of each checkpoint",
@@ -50,6 +61,12 @@ UNPLANNED_BYTES = "memory.unplanned"
 RESIDENT_BYTES = "memory.resident"
 LIMITED = frozenset({UNPLANNED_BYTES, RESIDENT_BYTES})
 """Checks that read a limit, in bytes."""
+
+
+def device_checks(resources: Resources) -> tuple[str, ...]:
+    """The checks that a plan's memories ask for."""
+    memories = (memory for node in resources.nodes for memory in node.memory_resources)
+    return tuple(DEVICE_CHECKS) if any(m.kind == ACCELERATOR_VRAM for m in memories) else ()
 
 
 def default_checks(allowances: MemoryAllowances, own: Sequence[str] = ()) -> Checks:

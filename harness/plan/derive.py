@@ -188,6 +188,7 @@ def _resources(
         host_memory_id=request.host_memory_id,
         pin_device=request.pin_device,
         unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
+        unplanned_device_bytes=request.memory_allowances.unplanned_device_bytes or 0,
     )
     source = BackingSource(
         id=parts.BACKING_SOURCE_ID,

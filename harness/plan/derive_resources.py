@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.errors import ResourceError
 from harness.plan.layout import Form, TensorSpec
 from harness.plan.records import (
+    ACCELERATOR_VRAM,
     ComputeUnit,
     Materialization,
     MemoryResource,
@@ -21,6 +22,9 @@ from harness.plan.records import (
 TENSOR_ALIGNMENT_BYTES = 64
 ARENA_GRANULE_BYTES = 64 << 10
 """The largest page size of the machines that plans are bound to."""
+DEVICE_GRANULE_BYTES = 2 << 20
+DEVICE_LEAST_BYTES = 20 << 20
+"""A device's allocator gives a small block out of a segment of this size."""
 CAPACITY_GRANULE_BYTES = 1 << 20
 
 
@@ -34,6 +38,8 @@ class Placement:
     pin_device: bool
     unplanned_host_bytes: int
     """Allowance beyond the planned arenas, which the host's memory must hold too."""
+    unplanned_device_bytes: int = 0
+    """The same for the device's own memory."""
 
 
 def plan_resources(
@@ -54,16 +60,20 @@ def plan_resources(
         ResourceError: When there are no such resources, or they are too small.
     """
     node, unit = _find(there, placement)
+    by_id = {memory.id: memory for memory in node.memory_resources}
     peak: defaultdict[str, int] = defaultdict(int)
     for item in materializations:
-        peak[item.memory_resource_id] += _arena_bytes(
-            tensors[item.logical_state_id, item.representation]
-        )
-    peak[placement.host_memory_id] += placement.unplanned_host_bytes
+        specs = tensors[item.logical_state_id, item.representation]
+        kind = by_id[item.memory_resource_id].kind
+        peak[item.memory_resource_id] += _arena_bytes(specs, kind)
+    for name, allowed in (
+        (placement.host_memory_id, placement.unplanned_host_bytes),
+        (placement.device_memory_id, placement.unplanned_device_bytes),
+    ):
+        peak[name] += allowed
     used = [placement.host_memory_id]
     if placement.device_memory_id != placement.host_memory_id:
         used.append(placement.device_memory_id)
-    by_id = {memory.id: memory for memory in node.memory_resources}
     memories = []
     for name in used:
         needed = _round_up(peak[name], CAPACITY_GRANULE_BYTES)
@@ -117,8 +127,10 @@ def _find(there: Resources, placement: Placement) -> tuple[Node, ComputeUnit]:
     )
 
 
-def _arena_bytes(specs: Sequence[TensorSpec]) -> int:
+def _arena_bytes(specs: Sequence[TensorSpec], memory_kind: str) -> int:
     aligned = sum(_round_up(spec.num_bytes, TENSOR_ALIGNMENT_BYTES) for spec in specs)
+    if memory_kind == ACCELERATOR_VRAM:
+        return max(_round_up(aligned, DEVICE_GRANULE_BYTES), DEVICE_LEAST_BYTES)
     return _round_up(max(aligned, 1), ARENA_GRANULE_BYTES)
 
 

@@ -42,10 +42,29 @@ STATE_SNAPSHOT = "state-snapshot"
 """A bytewise copy of every declared tensor of a mutable state."""
 REFERENCE_OUTPUTS = "reference-outputs"
 """Planes and logits of the reference fixture, ``prefill.*`` and ``decode.*``."""
+STATIC_BUFFERS = "static-buffers"
+"""What a recorded decode step takes and gives, at addresses that stay."""
+HEAD_BOUNDARIES = ("final_norm", "logits")
+"""The last boundaries of a range with a head; a step without logits ends before them."""
 
+
+_HOST = frozenset({"cpu", "simulated-accelerator"})
+KERNEL_SET_UNITS: Mapping[str, frozenset[str]] = {
+    "torch-cpu/1": _HOST,
+    "torch-cpu-invariant/1": _HOST,
+    "triton/1": frozenset({"cuda-gpu"}),
+}
+"""Kinds of compute units that a kernel set runs on; one that is not listed runs on any."""
 
 Form = tuple[str, str]
 """A logical state and one of its representations."""
+
+
+def input_boundaries(spec: ModelRange) -> tuple[str, ...]:
+    """The first boundaries of every step over a range, as they are in every family."""
+    if spec.owns_embeddings:
+        return ("token_ids", "positions", "embedding")
+    return ("positions", "input_plane")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,4 +239,8 @@ class AdapterLayout(Protocol):
         """Resident bytes that each checkpoint key contributes."""
 
     def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
-        """Names of the boundaries of one step, in execution order."""
+        """Names of the boundaries of one step with logits, in execution order.
+
+        A layer's are named ``layers.<global number>.<name>``; a step without logits ends before
+        :data:`HEAD_BOUNDARIES`.
+        """

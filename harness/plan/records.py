@@ -17,6 +17,14 @@ Requirement = Literal["required", "optional"]
 Persistence = Literal["transient", "persistent"]
 
 
+RECORDED = "recorded"
+"""The decode mode in which a step is recorded once, at its position, and replayed ever after."""
+REPLAYED_STEPS = "replayed_steps"
+"""The fact of how many steps were replayed."""
+ACCELERATOR_VRAM = "accelerator-vram"
+"""The kind of a memory whose blocks only a device's driver can measure."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MemoryResource:
     """One memory of a node: what a materialization can live in."""
@@ -223,6 +231,8 @@ class Workload:
     page_size: int | None = None
     """Positions per page of a paged mutable state; absent where it is not paged, or for 1."""
     decode_token_ids: tuple[int, ...] | None = None
+    decode_mode: str | None = None
+    """:data:`RECORDED`; absent, every step is run anew."""
     """Token fed at each decode step; absent for the one chosen after the step before."""
 
 
@@ -267,6 +277,8 @@ class MemoryAllowances:
     unplanned_host_bytes: int
     staging_window_bytes: int | None = None
     """Bound of one streamed group; absent when whole state is staged."""
+    unplanned_device_bytes: int | None = None
+    """The same for blocks of a device's own memory; absent means none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ Shape legend: R rows of one step, H hidden size, V vocabulary size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -16,6 +16,8 @@ from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.records import Execution, Materialization
 from harness.state.arena import Arena, Memory
 from harness.state.ownership import Ownership
+from harness.state.recording import HostRecording, MakeRecording
+from harness.state.transfer import HostTransfer, Transfer
 
 Tap = Callable[[int, torch.Tensor], None]
 """Called with a boundary's index and tensor; ``None`` when nothing is captured."""
@@ -37,6 +39,10 @@ class AdapterContext:
     """By plan memory id."""
     census: Sequence[CensusEntry] = ()
     """What the checkpoint's tensors are on disk; needed to stage or read them."""
+    transfer: Transfer = field(default_factory=HostTransfer)
+    """How rows come from a window in host memory to where they stay."""
+    record: MakeRecording = HostRecording
+    """How a plan's recorded decode steps are recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)

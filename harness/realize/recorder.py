@@ -48,7 +48,9 @@ class StepRecorder:
         ``owned`` is called here, so that its time counts as the sentinels', not as the step's.
         """
         began = monotonic_ns()
-        plane, logits = output.plane, output.logits
+        # The reference outputs are the host's; on a host this copies nothing.
+        plane = output.plane.cpu()
+        logits = None if output.logits is None else output.logits.cpu()
         where: Row = {"repetition": repetition, "phase": phase, "step": step}
         outputs = {"plane": plane} if logits is None else {"plane": plane, "logits": logits}
         digests = {name: tensor_digest(tensor) for name, tensor in outputs.items()}

@@ -26,6 +26,19 @@ class Chunk:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """One step of a schedule, whatever its phase."""
+
+    phase: str
+    """``prefill`` or ``decode``."""
+    step: int
+    """Chunk of the prompt, or decode step."""
+    start_position: int
+    num_rows: int
+    wants_logits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Everything the execution loop needs of a plan, in plain values."""
 
@@ -48,6 +61,36 @@ class Schedule:
         if token is None:
             raise ValueError(f"expected a token for decode step {step}, got none")
         return token
+
+    def steps(self) -> tuple[PlannedStep, ...]:
+        """Every step in execution order, decoding once."""
+        prefill = [
+            PlannedStep(
+                phase="prefill",
+                step=chunk.index,
+                start_position=chunk.start_position,
+                num_rows=len(chunk.token_ids),
+                wants_logits=chunk.is_last and self.has_head,
+            )
+            for chunk in self.chunks
+        ]
+        decode = [
+            PlannedStep(
+                phase="decode",
+                step=step,
+                start_position=self.prompt_rows + step,
+                num_rows=1,
+                wants_logits=self.has_head,
+            )
+            for step in range(self.decode_steps)
+        ]
+        return (*prefill, *decode)
+
+    def inputs(self, step: PlannedStep, chosen: int | None) -> tuple[int, ...]:
+        """Token ids of one step, where ``chosen`` is the choice after the step before."""
+        if step.phase == "prefill":
+            return self.chunks[step.step].token_ids
+        return (self.decode_input(step.step, chosen),)
 
 
 def schedule_of(workload: Workload, spec: ModelRange) -> Schedule:

@@ -14,7 +14,7 @@ from harness.realize.adapter import Adapter, AdapterContext
 from harness.realize.decode import ExecutionLoop
 from harness.realize.recorder import StepRecorder
 from harness.realize.schedule import Schedule
-from harness.state.arena import Arena, Memory
+from harness.state.arena import Arena
 
 WARM_DECODE_STEPS = 2
 
@@ -27,12 +27,7 @@ def warm_up(
     Raises:
         RuntimeError: When something keeps a throwaway mapping, which would spoil the baseline.
     """
-    throwaway = {
-        resource_id: Memory(
-            resource_id=resource_id, kind=memory.kind, capacity_bytes=memory.capacity_bytes
-        )
-        for resource_id, memory in context.memories.items()
-    }
+    throwaway = {name: memory.throwaway() for name, memory in context.memories.items()}
     arenas = _run(plan, make_adapter(), replace(context, memories=throwaway), schedule)
     kept = sorted(identifier for identifier, arena in arenas.items() if arena.release())
     if kept:

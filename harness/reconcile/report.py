@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from harness.evidence.log.state import LogState
 from harness.evidence.redact import escape_terminal
 from harness.reconcile.published import PublishedReport
 from harness.reconcile.verdict import FAILED, PASSED, Difference, Verdict
@@ -89,10 +90,24 @@ def verify_lines(report: VerifyReport) -> Iterator[Line]:
         yield Line(text=_safe(text), style=_STYLES.get(entry.status or "", _UNSURE))
         for change in entry.changes:
             yield Line(text=_safe(f"    changed: {change}"), style=_STYLES[FAILED])
+    yield Line(text=_log_text(report.log))
+    if report.num_keys is None:
+        yield Line(text="signatures: not checked against keys; name them with --keys")
+    else:
+        text = "signatures: every record must carry one by an allowed key"
+        yield Line(text=f"{text} (keys: {report.num_keys})")
     yield Line(
         text=f"{len(report.problems)} integrity problems, {len(report.records)} records, "
         f"{sum(bool(entry.changes) for entry in report.records)} changed verdicts"
     )
+
+
+def _log_text(log: LogState | None) -> str:
+    if log is None:
+        return "no log: nothing here would show that a record was removed"
+    if log.digest is None:
+        return "log: cannot be read"
+    return f"log: leaves {log.num_leaves}, shards {log.num_shards}, checkpoint {log.digest}"
 
 
 def _status(title: str, status: str) -> Line:

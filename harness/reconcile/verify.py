@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ContradictionError, ExitCode, HarnessError
+from harness.evidence.log.state import LogState, log_state
 from harness.evidence.record import LoadedRecord, LoadedVerdict, load_record, verdicts_by_record
 from harness.evidence.scan import Problem
+from harness.evidence.signing.keys import AllowedKeys
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
 from harness.plan.load import parse_plan
@@ -61,6 +63,10 @@ class VerifyReport:
     """Integrity problems, sorted."""
     records: tuple[Reaudit, ...]
     """One entry per readable record, by digest."""
+    log: LogState | None
+    """The store's log, which was checked; ``None`` when it keeps none."""
+    num_keys: int | None
+    """Allowed keys, one of which must have signed each record; ``None`` when none was asked for."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -71,25 +77,37 @@ class VerifyReport:
         return max(codes, default=ExitCode.PASSED)
 
 
-def verify(root: Path, plans: Path | None, *, layout_for: LayoutFor | None) -> VerifyReport:
+def verify(
+    root: Path,
+    plans: Path | None,
+    *,
+    layout_for: LayoutFor | None,
+    keys: AllowedKeys | None = None,
+) -> VerifyReport:
     """Verify a store, and optionally a folder of frozen plans.
 
     Args:
         root: The store's folder.
         plans: A folder of plans with sidecars and manifests, or ``None``.
         layout_for: Gives a family's layout; ``None`` audits without layouts.
+        keys: Whose signatures every record must carry; ``None`` asks for none.
 
     Raises:
         EvidenceError: When a folder does not exist.
     """
-    problems = verify_store(root, plans=plans)
+    problems = verify_store(root, plans=plans, keys=keys)
     store = Store(root)
     verdicts = verdicts_by_record(store)
     records = tuple(
         _reaudit(store, digest, verdicts.get(digest, []), layout_for)
         for digest in store.digests("records")
     )
-    return VerifyReport(problems=tuple(problems), records=records)
+    return VerifyReport(
+        problems=tuple(problems),
+        records=records,
+        log=log_state(root),
+        num_keys=None if keys is None else len(keys.keys),
+    )
 
 
 def uphold(

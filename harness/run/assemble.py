@@ -33,16 +33,16 @@ from harness.plan.binding import Binding
 from harness.plan.environment import Environment, environment_document
 from harness.plan.load import LoadedPlan
 from harness.plan.recipe import recipe_digest
+from harness.plan.records import REPLAYED_STEPS
 from harness.reconcile.result import result_digest
 from harness.run.processes import Outcome
 
 Rows = list[dict[str, Any]]
 KINDS = ("private_anonymous_bytes", "shared_anonymous_bytes", "memfd_bytes")
-CLAIMS = (
-    Claim(name="cuda_graph", label="not_executed", detail="no CUDA graph was captured or replayed"),
-    *(Claim(name="memory.blind_spot", label="not_evaluated", detail=spot) for spot in BLIND_SPOTS),
+CLAIMS = tuple(
+    Claim(name="memory.blind_spot", label="not_evaluated", detail=spot) for spot in BLIND_SPOTS
 )
-"""What a reader could take for shown, and was not executed or cannot be seen."""
+"""What a reader could take for shown, and cannot be seen."""
 
 
 @dataclass(kw_only=True)
@@ -191,7 +191,12 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
         source=source_of(assembly.package_root),
         tables=tuple(gathered.written),
         totals=gathered.totals,
-        claims=(*_cuda(assembly), *_planted(assembly), *CLAIMS),
+        claims=(
+            *_cuda(assembly),
+            _graph(assembly, gathered.rows.get("facts", {})),
+            *_planted(assembly),
+            *CLAIMS,
+        ),
         command=tuple(redact_command(assembly.command)),
         started_at=assembly.started_at,
         ended_at=utc_timestamp(),
@@ -215,16 +220,35 @@ def source_of(root: Path) -> SourceIdentity:
 
 def _cuda(assembly: Assembly) -> tuple[Claim, ...]:
     """Whether a GPU took part follows from what the plan was bound to."""
+    bound = _bound_kinds(assembly)
+    if "cuda-gpu" in bound:
+        return ()
+    detail = f"bound to {', '.join(sorted(bound))}; no CUDA device took part"
+    return (Claim(name="cuda", label="not_executed", detail=detail),)
+
+
+def _graph(assembly: Assembly, facts: Mapping[int | None, Rows]) -> Claim:
+    """Whether graphs of a GPU were replayed: by what each realization counted, on what it ran."""
+    counted = [
+        int(row["value"])
+        for rows in facts.values()
+        for row in rows
+        if row["name"] == REPLAYED_STEPS
+    ]
+    if "cuda-gpu" in _bound_kinds(assembly) and counted and min(counted) > 0:
+        detail = f"{sum(counted)} decode steps were replayed from graphs"
+        return Claim(name="cuda_graph", label="measured", detail=detail)
+    detail = "no CUDA graph was captured or replayed"
+    return Claim(name="cuda_graph", label="not_executed", detail=detail)
+
+
+def _bound_kinds(assembly: Assembly) -> set[str]:
     kinds = {
         unit.id: unit.kind
         for node in assembly.environment.resources.nodes
         for unit in node.compute_units
     }
-    bound = {kinds[real] for real in assembly.binding.compute_units.values()}
-    if "cuda-gpu" in bound:
-        return ()
-    detail = f"bound to {', '.join(sorted(bound))}; no CUDA device took part"
-    return (Claim(name="cuda", label="not_executed", detail=detail),)
+    return {kinds[real] for real in assembly.binding.compute_units.values()}
 
 
 def _planted(assembly: Assembly) -> tuple[Claim, ...]:

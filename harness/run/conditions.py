@@ -11,11 +11,12 @@ import torch
 
 from harness.errors import NotEvaluableError
 from harness.measure.cpu import instruction_set, read_cpuinfo
-from harness.plan.records import Determinism
+from harness.plan.records import REPLAYED_STEPS, Determinism
 from harness.realize.adapter import Executor
 from harness.realize.observe import locate
 from harness.realize.observed import owner_of
 from harness.state.arena import Arena, Memory
+from harness.state.driver import Driver
 
 _DEVICE_CLASSES: Mapping[tuple[str, str | None], str] = {
     ("cpu", "system-ram"): "cpu",
@@ -34,7 +35,10 @@ def apply_determinism(settings: Determinism) -> None:
     torch.set_grad_enabled(False)
     torch.set_num_threads(settings.num_threads)
     torch.set_num_interop_threads(1)
-    torch.use_deterministic_algorithms(settings.deterministic_algorithms)
+    # `use_deterministic_algorithms` sets the same, and imports a compiler for seconds before.
+    torch.set_deterministic_debug_mode("error" if settings.deterministic_algorithms else "default")
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.benchmark = False
     if torch.get_num_threads() != settings.num_threads:
         raise NotEvaluableError(
             "the thread count could not be set",
@@ -43,10 +47,15 @@ def apply_determinism(settings: Determinism) -> None:
         )
 
 
-def machine_conditions() -> dict[str, str]:
-    """What this process's libraries say of themselves and of the machine."""
+def machine_conditions(driver: Driver | None = None) -> dict[str, str]:
+    """What this process's libraries say of themselves and of the machine.
+
+    Args:
+        driver: Of the GPU that computes, if one does: what it is belongs to the instruction set.
+    """
+    own = [] if driver is None else [driver.description()]
     return {
-        "instruction_set": _instruction_set(),
+        "instruction_set": "; ".join([_instruction_set(), *own]),
         "torch_build": torch.__version__,
         "num_threads": str(torch.get_num_threads()),
         "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
@@ -82,6 +91,7 @@ def execution_conditions(
         "dtype": found["dtype"],
         "kernel_set": found["kernel_set"],
         "geometry": f"prefill={prefill},decode={decode},positions={found['positions']}",
+        **{name: found[name] for name in (REPLAYED_STEPS,) if name in found},
     }
 
 

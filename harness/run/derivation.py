@@ -14,8 +14,8 @@ from harness.canonical import read_json
 from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
 from harness.errors import InvalidInputError
-from harness.measure.environment import DeviceRequest, probe_environment
-from harness.plan.checks import default_checks
+from harness.measure.environment import DeviceRequest, planning_environment
+from harness.plan.checks import default_checks, device_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
@@ -106,14 +106,16 @@ def derive_settings(
         allow_large=allow_large,
     )
     model = _model(settings, layout, surveyed, progress)
-    environment = probe_environment(device_request(settings.device))
+    environment = planning_environment(device_request(settings.device))
     (node,) = environment.resources.nodes
-    (unit,) = node.compute_units
+    unit = node.compute_units[0]
     host, device = _places(environment.resources, unit)
     allowances = MemoryAllowances(
         unplanned_host_bytes=settings.realization["unplanned_host_bytes"],
         staging_window_bytes=settings.realization["staging_window_bytes"],
+        unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
+    own_checks = (*layout.acceptance_checks, *device_checks(environment.resources))
     request = _layout_request(settings, model, has_device_memory=device != host)
     return derive(
         DeriveRequest(
@@ -135,7 +137,7 @@ def derive_settings(
                 dtype=request.determinism.dtype,
                 num_threads=request.determinism.num_threads,
             ),
-            checks=_checks(settings.checks) or default_checks(allowances, layout.acceptance_checks),
+            checks=_checks(settings.checks) or default_checks(allowances, own_checks),
             timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
             memory_allowances=allowances,
             scope=SCOPE,

@@ -10,6 +10,7 @@ import importlib
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from harness.errors import InvalidInputError
 from harness.evidence.source import package_digest
 from harness.measure.cpu import cpu_model, instruction_set, read_cpuinfo
 from harness.measure.distributions import installed_version
+from harness.measure.environment import GPU_FACTS
+from harness.plan.environment import Fact
 from harness.plan.load import LoadedPlan, load_plan
 from harness.plan.recipe import FIXTURE_FILE, recipe_digest
 from harness.plan.request import layout_request
@@ -42,18 +45,23 @@ FILES = (
 def make(job: Job) -> None:
     """Place the fixture of a job's plan in ``job.fixture``, from the cache or newly made."""
     loaded = load_plan(job.plan)
-    cached = job.cache / "fixtures" / cache_name(loaded)
+    cached = job.cache / "fixtures" / cache_name(loaded, job.environment.facts)
     if is_intact(cached):
         say("cached")
     else:
-        publish(loaded, job.checkpoint, cached)
+        publish(loaded, job, cached)
     job.fixture.mkdir(parents=True, exist_ok=True)
     for file in FILES:
         shutil.copyfile(cached / file, job.fixture / file)
 
 
-def cache_name(loaded: LoadedPlan) -> str:
-    """Name of a fixture's cache entry: its recipe, and all that can change its bits here."""
+def cache_name(loaded: LoadedPlan, facts: Mapping[str, Fact]) -> str:
+    """Name of a fixture's cache entry: its recipe, and all that can change its bits here.
+
+    Args:
+        loaded: The plan.
+        facts: Of the environment that it is bound to.
+    """
     cpu = read_cpuinfo()
     made = {
         # Of the chosen forms; no recipe names them, and older plans' recipes cannot change.
@@ -62,18 +70,20 @@ def cache_name(loaded: LoadedPlan) -> str:
         "cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),
         "torch": installed_version("torch"),
         "package": package_digest(),
+        "triton": installed_version("triton"),
+        "gpus": {name: fact for name, fact in facts.items() if name.startswith(GPU_FACTS)},
     }
     recipe = recipe_digest(loaded.document)
     return f"{recipe[7:23]}-{sha256_digest(canonical_bytes(made))[7:23]}"
 
 
-def publish(loaded: LoadedPlan, checkpoint: Path, cached: Path) -> None:
+def publish(loaded: LoadedPlan, job: Job, cached: Path) -> None:
     """Make a fixture's folder and give it its final name in one step."""
     building = cached.parent / f".{cached.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     building.mkdir(parents=True)
     try:
         reference = importlib.import_module("harness.run.reference")
-        reference.make_reference(loaded.plan, checkpoint, building)
+        reference.make_reference(loaded.plan, job, building)
         seal = {file: file_digest(building / file) for file in FILES}
         write_durable(building / SEAL_FILE, canonical_bytes(seal))
         # Another maker's finished folder is as good, and somebody may be copying it.

@@ -9,14 +9,17 @@ from pathlib import Path
 from harness.measure.clock import monotonic_ns
 from harness.measure.readings import DeclaredArena, WitnessReading
 from harness.measure.witness_client import WitnessClient
+from harness.plan.records import ACCELERATOR_VRAM
 from harness.realize.sentinels import Sentinel
 from harness.realize.witnessed import (
     checkpoint_descriptors,
     checkpoint_mappings,
     unplanned_pages,
 )
+from harness.run.device_ledger import DeviceLedger
 from harness.state.accounting import TensorAccounting
 from harness.state.arena import Arena, Memory
+from harness.state.driver import Driver
 
 Row = dict[str, object]
 
@@ -24,8 +27,16 @@ Row = dict[str, object]
 class Instruments:
     """Rows of ``ledger`` and ``lifecycle``, and the conversation with the witness."""
 
-    def __init__(self, memories: Mapping[str, Memory], witness: WitnessClient) -> None:
+    def __init__(
+        self, memories: Mapping[str, Memory], witness: WitnessClient, driver: Driver | None
+    ) -> None:
+        """Args: memories: by plan id; witness: of this process; driver: of the GPU, if one is."""
         self.memories = memories
+        self.device_ledgers = [
+            DeviceLedger(driver, resource_id)
+            for resource_id, memory in memories.items()
+            if driver is not None and memory.kind == ACCELERATOR_VRAM
+        ]
         self._witness = witness
         self._accounting = TensorAccounting()
         self._declared: dict[str, tuple[str, Arena]] = {}
@@ -66,6 +77,8 @@ class Instruments:
         """Take the ledger and have the witness take its reading, after the heap is settled."""
         self.log(point)
         self._read(point, keep=True)
+        for ledger in self.device_ledgers:
+            ledger.read(point, {name: arena for name, (_, arena) in self._declared.items()})
         unplanned = self._accounting.unplanned_bytes(self.live_arenas())
         for resource_id, memory in self.memories.items():
             self.ledger.append(
@@ -99,5 +112,7 @@ class Instruments:
                 length=arena.allocated_bytes,
             )
             for identifier, (resource_id, arena) in self._declared.items()
+            # Of a device's own memory a process's pages show nothing.
+            if self.memories[resource_id].kind != ACCELERATOR_VRAM
         ]
         return self._witness.checkpoint(point, declared, keep=keep)

@@ -1,6 +1,7 @@
 """What the supervisor hands to a child: paths and the binding, as one small file.
 
-A producer takes nothing but a frozen plan, a binding, and where to read and write.
+A producer takes nothing but a frozen plan, a binding, where to read and write, and which
+boundaries to observe once the plan was run.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,8 +11,13 @@ from typing import Any
 from harness.canonical import canonical_bytes, read_json, write_durable
 from harness.plan.binding import Binding
 from harness.plan.environment import Environment, environment_document, parse_environment
+from harness.realize.arming import Arming, parse_arming
 
 MAX_JOB_BYTES = 1 << 20
+ARMED_FOLDER = "armed"
+"""Where a producer writes what it observed at boundaries, beside its tables."""
+KEPT_FILE = "kept.safetensors"
+"""File of kept tensors in that folder; absent when none was kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +32,7 @@ class Job:
     """Folder in which the fixture's file lies, or is to be placed."""
     binding: Binding
     environment: Environment
+    arming: Arming | None = None
 
 
 def write_job(path: Path, job: Job) -> None:
@@ -40,6 +47,7 @@ def write_job(path: Path, job: Job) -> None:
                 "fixture": str(job.fixture),
                 "binding": {key: dict(value) for key, value in asdict(job.binding).items()},
                 "environment": environment_document(job.environment),
+                "arming": None if job.arming is None else job.arming.document(),
             }
         ),
     )
@@ -55,4 +63,5 @@ def read_job(path: Path) -> Job:
         fixture=Path(document["fixture"]),
         binding=Binding(**document["binding"]),
         environment=parse_environment(document["environment"], where=str(path)),
+        arming=None if document["arming"] is None else parse_arming(document["arming"]),
     )

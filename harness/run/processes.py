@@ -26,6 +26,7 @@ _INHERITED = (
     "PYTHONPATH",
     # Lowers the instruction set; the applicability key states the one that results.
     "ATEN_CPU_CAPABILITY",
+    "CUDA_VISIBLE_DEVICES",
 )
 
 
@@ -55,6 +56,9 @@ def child_environment(num_threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": str(num_threads),
         "MKL_DYNAMIC": "FALSE",
         "OMP_DYNAMIC": "FALSE",
+        # What deterministic matrix products on a GPU ask for; a host takes no notice.
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "NVIDIA_TF32_OVERRIDE": "0",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         # One heap: freed pages can be given back, so that growth means something.

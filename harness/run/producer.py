@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from harness.adapters.families import adapter_for
+from harness.adapters.families import adapter_for, layout_for
 from harness.checkpoint.header import read_header
 from harness.checkpoint.reader import BoundedReader, ReadEntry
 from harness.evidence import tables
@@ -29,6 +29,7 @@ from harness.plan.records import Plan
 from harness.plan.request import census_of, layout_request, planned_tensors
 from harness.realize import sentinels
 from harness.realize.adapter import Adapter, AdapterContext, Executor
+from harness.realize.armed import ArmedPass
 from harness.realize.decode import ExecutionLoop
 from harness.realize.observed import authority_rows, execution_rows, owner_of, tensor_rows
 from harness.realize.realizer import Realizer
@@ -37,6 +38,7 @@ from harness.realize.schedule import Schedule, schedule_of
 from harness.realize.seal import Seal, watch
 from harness.realize.source import ReaderSource
 from harness.realize.warmup import warm_up
+from harness.run.armed import write_armed
 from harness.run.child import run_child, say
 from harness.run.conditions import (
     apply_determinism,
@@ -44,6 +46,7 @@ from harness.run.conditions import (
     execution_conditions,
     machine_conditions,
 )
+from harness.run.devices import ComputeDevice, bound_device, bound_memories, exhaustion_told
 from harness.run.guards import OpenedFiles, plan_accesses, source_accesses
 from harness.run.instruments import Instruments
 from harness.run.job import Job, read_job
@@ -55,16 +58,20 @@ Row = dict[str, object]
 class Production:
     """One realization, from plan to rows."""
 
-    def __init__(self, job: Job, witness: WitnessClient) -> None:
+    def __init__(self, job: Job, witness: WitnessClient, out: Path) -> None:
         loaded = load_plan(job.plan)
         self.job = job
+        self.out = out
         self.witness = witness
         self.plan: Plan
         self.seal: Seal
+        self.device: ComputeDevice
         self.plan, self.seal = watch(loaded.plan)
         assert loaded.plan.checkpoint is not None
         self.manifest = load_manifest(job.plan.parent, loaded.plan.checkpoint.manifest)
         self.rows: dict[str, list[Row]] = {}
+        self.replayed: tuple[Executor, Mapping[str, torch.Tensor]] | None = None
+        """What ran the workload, and where its state can be frozen."""
 
     def run(self) -> None:
         """Realize, execute and measure; fills ``rows``."""
@@ -72,15 +79,20 @@ class Production:
         request = layout_request(plan)
         apply_determinism(request.determinism)
         make_adapter = partial(adapter_for, plan.adapter_data.family or "")
-        memories = bound_memories(job)
+        self.device = device = bound_device(plan, job)
+        memories = bound_memories(job, device)
         context = AdapterContext(
-            request=request, memories=memories, census=census_of(self.manifest)
+            request=request,
+            memories=memories,
+            census=census_of(self.manifest),
+            transfer=device.transfer(),
+            record=device.record,
         )
         schedule = schedule_of(request.workload, request.spec)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
         warm_up(plan, make_adapter, context, schedule)
-        instruments = Instruments(memories, self.witness)
+        instruments = Instruments(memories, self.witness, device.driver)
         instruments.checkpoint("baseline")
 
         realizer = self._realize(make_adapter(), context, reader, instruments)
@@ -155,7 +167,8 @@ class Production:
         snapshot = find_arena(plan, arenas, STATE_SNAPSHOT)
         if executors and snapshot is not None:
             say("prefill and decode")
-            loop = ExecutionLoop(executors[0], snapshot.tensors, recorder)
+            self.replayed = executors[0], snapshot.tensors
+            loop = ExecutionLoop(*self.replayed, recorder)
             instruments.log("seal")
             self.seal.close()
             with plan_files.armed(), checkpoint_files.armed():
@@ -163,6 +176,21 @@ class Production:
             self.seal.open()
             self.rows["states"] = loop.states
         return guards
+
+    def observe(self) -> None:
+        """Replay the schedule with its boundaries armed, where the job asks for it.
+
+        After everything was measured: to the record, an armed run is a run like any other.
+        """
+        if self.job.arming is None or self.replayed is None:
+            return
+        say("armed pass")
+        request = layout_request(self.plan)
+        layout = layout_for(self.plan.adapter_data.family or "")
+        names = layout.boundaries(request.config, request.spec)
+        armed = ArmedPass(*self.replayed, names, self.job.arming)
+        armed.run(schedule_of(request.workload, request.spec))
+        write_armed(armed, self.out)
 
     def _state_facts(
         self,
@@ -172,17 +200,17 @@ class Production:
         memories: Mapping[str, Memory],
     ) -> None:
         """Say under which conditions it ran, as read back from what ran."""
-        facts = machine_conditions()
+        facts = machine_conditions(self.device.driver)
         facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
             facts["device_class"] = device_class(executor, arenas, memories)
             facts |= execution_conditions(executor, recorder.steps)
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
 
-    def write(self, folder: Path, realization: int) -> None:
+    def write(self, realization: int) -> None:
         """Write every table durably."""
         for name, rows in self.rows.items():
-            tables.write(folder, name, rows, realization=realization)
+            tables.write(self.out, name, rows, realization=realization)
 
     def _at(self, point: str, realizer: Realizer, instruments: Instruments) -> None:
         say(point)
@@ -233,6 +261,9 @@ class Production:
             "lifecycle": instruments.lifecycle,
             "distributions": [dict(row) for row in distribution_rows()],
         }
+        for ledger in instruments.device_ledgers:
+            self.rows["device_arenas"] = ledger.arena_rows
+            self.rows["device_memory"] = ledger.memory_rows
 
 
 def read_entries(manifest: tuple[ManifestEntry, ...]) -> list[ReadEntry]:
@@ -248,23 +279,6 @@ def read_entries(manifest: tuple[ManifestEntry, ...]) -> list[ReadEntry]:
         )
         for entry in manifest
     ]
-
-
-def bound_memories(job: Job) -> dict[str, Memory]:
-    """One memory per plan memory id, with the capacity that this machine has for it."""
-    real = {
-        memory.id: memory
-        for node in job.environment.resources.nodes
-        for memory in node.memory_resources
-    }
-    return {
-        plan_id: Memory(
-            resource_id=plan_id,
-            kind=real[real_id].kind,
-            capacity_bytes=real[real_id].capacity_bytes,
-        )
-        for plan_id, real_id in job.binding.memories.items()
-    }
 
 
 def find_arena(plan: Plan, arenas: Mapping[str, Arena], representation: str) -> Arena | None:
@@ -321,9 +335,11 @@ def main() -> int:
     args = parser.parse_args()
     keep_small_pages()
     witness = WitnessClient.from_fd(args.witness_fd)
-    production = Production(read_job(args.job), witness)
-    production.run()
-    production.write(args.out, args.realization)
+    production = Production(read_job(args.job), witness, args.out)
+    with exhaustion_told():
+        production.run()
+    production.write(args.realization)
+    production.observe()
     witness.finish()
     return 0
 

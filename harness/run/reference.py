@@ -21,20 +21,25 @@ from harness.realize.recorder import ReferenceRows
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import say
 from harness.run.conditions import apply_determinism
+from harness.run.devices import bound_device, exhaustion_told
+from harness.run.job import Job
 from harness.state.digests import tensor_digest
 
 Row = dict[str, object]
 
 
-def make_reference(plan: Plan, checkpoint: Path, folder: Path) -> None:
+def make_reference(plan: Plan, job: Job, folder: Path) -> None:
     """Load the checkpoint, run the workload once, and write outputs and digests to ``folder``."""
     request = layout_request(plan)
     apply_determinism(request.determinism)
     say("ordinary load")
-    reference = reference_for(plan.adapter_data.family or "").ordinary(checkpoint, request)
+    # Whatever the load makes, it makes on this device.
+    with exhaustion_told(), bound_device(plan, job).device:
+        reference = reference_for(plan.adapter_data.family or "").ordinary(job.checkpoint, request)
     say("reference outputs")
     schedule = schedule_of(request.workload, request.spec)
-    outputs, tokens, states = reference_outputs(reference, schedule)
+    with exhaustion_told():
+        outputs, tokens, states = reference_outputs(reference, schedule)
     save_file(outputs, folder / FIXTURE_FILE)
     tables.write(folder, "expected_tensors", expected_rows(reference))
     tables.write(folder, "fixture_outputs", output_rows(outputs, tokens, schedule))
@@ -61,10 +66,10 @@ def reference_outputs(
 
     def step(phase: str, index: int, ids: Sequence[int], start: int, is_last: bool) -> int | None:
         output = executor.step(ids, start, want_logits=is_last and schedule.has_head)
-        planes[phase].append(output.plane.clone())
+        planes[phase].append(output.plane.clone().cpu())
         if output.logits is None:
             return None
-        logits[phase].append(output.logits.clone())
+        logits[phase].append(output.logits.clone().cpu())
         tokens[phase, index] = executor.choose(output.logits).token
         return tokens[phase, index]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.measure.environment import DeviceRequest
+from harness.realize.arming import Arming
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,5 +27,8 @@ class RunRequest:
     command: tuple[str, ...] = ()
     """The command line as given; redacted before it is recorded."""
     producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producer")
+    fixture_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.fixture")
+    arming: Arming | None = None
+    """Which boundaries every producer observes after its run, if any."""
     planted_fault: str | None = None
-    """Name of the fault that ``producer_argv`` plants; the record says so, and cannot pass."""
+    """Name of the fault that one of the commands plants; the record says so, and cannot pass."""

@@ -1,7 +1,7 @@
 """Whether this build can run a valid plan. Imports no torch and no kernels."""
 
 from harness.errors import NotEvaluableError
-from harness.plan.layout import AdapterLayout
+from harness.plan.layout import KERNEL_SET_UNITS, AdapterLayout
 from harness.plan.records import Plan
 
 
@@ -37,6 +37,16 @@ def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
             got=name,
             where="$.determinism.kernel_set",
             hint="run the plan with a build that has this set",
+        )
+    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    allowed = KERNEL_SET_UNITS.get(name, frozenset(kinds))
+    if not kinds <= allowed:
+        raise NotEvaluableError(
+            f"kernel set {name} does not run on this plan's compute unit",
+            expected=" or ".join(sorted(allowed)),
+            got=", ".join(sorted(kinds)),
+            where="$.determinism.kernel_set",
+            hint="derive the plan for another device, or with another kernel set",
         )
     if determinism.batch_invariant and not layout.kernel_sets[name]:
         raise NotEvaluableError(

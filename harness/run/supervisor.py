@@ -10,6 +10,7 @@ ended, and which source it runs. Nothing heavy starts before the static check ha
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, assemble
 from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
+from harness.run.observed import Observed, take_observed
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
@@ -59,36 +61,69 @@ class Prepared:
     num_realizations: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """A run that came to its verdict, whatever that is."""
+
+    record: str
+    """The record's digest."""
+    prepared: Prepared
+    outcomes: Sequence[Outcome]
+    gathered: Gathered
+    observed: Observed
+    """What armed producers observed; empty where none was armed."""
+    verdict: Mapping[str, Any]
+    exit_code: int
+
+
 def run(request: RunRequest) -> int:
-    """Run one experiment to its verdict; returns the exit code.
+    """Run one experiment to its verdict, and print its summary; returns the exit code.
+
+    Raises:
+        HarnessError: When the run could not start; nothing has been written then.
+    """
+    with Progress() as progress:
+        completed = execute(request, progress)
+    summary = summarize(
+        experiment=request.experiment,
+        loaded=completed.prepared.loaded,
+        checkpoint=completed.prepared.job.checkpoint,
+        rows=completed.gathered.rows,
+        totals=completed.gathered.totals,
+        outcomes=completed.outcomes,
+        verdict=completed.verdict,
+        record=Store(request.store).path("records", completed.record),
+        exit_code=completed.exit_code,
+    )
+    print_summary(summary, as_json=request.as_json)
+    return completed.exit_code
+
+
+def execute(request: RunRequest, progress: Progress) -> Completed:
+    """Run one experiment to its verdict.
 
     Raises:
         HarnessError: When the run could not start; nothing has been written then.
     """
     started_at = utc_timestamp()
-    with Progress() as progress:
-        checked = check(request)
-        with work_folder(request.store) as work:
-            prepared = prepare(request, checked, work, progress)
-            outcomes = _produce(request, prepared, work, progress)
-            progress.update("assembling the record")
-            digest, gathered = _record(request, prepared, work, outcomes, started_at)
-            progress.update("audit")
-            verdict, code = _audit(request, prepared, digest)
-    code = _exit_code(outcomes, code)
-    summary = summarize(
-        experiment=request.experiment,
-        loaded=prepared.loaded,
-        checkpoint=prepared.job.checkpoint,
-        rows=gathered.rows,
-        totals=gathered.totals,
+    checked = check(request)
+    with work_folder(request.store) as work:
+        prepared = prepare(request, checked, work, progress)
+        outcomes = _produce(request, prepared, work, progress)
+        progress.update("assembling the record")
+        digest, gathered = _record(request, prepared, work, outcomes, started_at)
+        observed = take_observed(Store(request.store), work, prepared.num_realizations)
+        progress.update("audit")
+        verdict, code = _audit(request, prepared, digest)
+    return Completed(
+        record=digest,
+        prepared=prepared,
         outcomes=outcomes,
+        gathered=gathered,
+        observed=observed,
         verdict=verdict,
-        record=Store(request.store).path("records", digest),
-        exit_code=code,
+        exit_code=_exit_code(outcomes, code),
     )
-    print_summary(summary, as_json=request.as_json)
-    return code
 
 
 def check(request: RunRequest) -> LoadedPlan:
@@ -159,6 +194,7 @@ def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progr
         fixture=(work / "fixture").resolve(),
         binding=binding,
         environment=environment,
+        arming=request.arming,
     )
     write_job(work / "job.json", job)
     return Prepared(
@@ -187,10 +223,7 @@ def _produce(
     environment = child_environment(prepared.num_threads)
     maker = Child(
         "fixture",
-        [
-            *(sys.executable, "-m", "harness.run.fixture"),
-            *("--job", str(work / "job.json")),
-        ],
+        [*request.fixture_argv, "--job", str(work / "job.json")],
         environment=environment,
         on_line=lambda line: progress.update(f"fixture: {line}"),
     )

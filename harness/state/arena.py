@@ -1,14 +1,10 @@
-"""Memories and arenas: planned bytes as real mappings that can be seen, and released, one by one.
+"""Memories and arenas: planned bytes as real blocks that can be seen, and released, one by one.
 
-On the CPU each materialization is one shared anonymous mapping of its own, since the kernel merges
-private anonymous mappings and only a mapping of its own keeps an exact entry in ``/proc``.
-Tensors are views of it through one memoryview each: closing the mapping raises ``BufferError``
-while any of them lives, so a release that returned *is* a measurement. Knows no plan and no model.
+Each materialization has one block of its own (see :mod:`harness.state.backing`), and its tensors
+are views of it. Knows no plan and no model.
 """
 
-import ctypes
 import gc
-import mmap
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -16,12 +12,14 @@ import torch
 
 from harness.errors import ResourceError
 from harness.plan.layout import TensorSpec
+from harness.state.backing import Blocks, HostPages
 
 ALIGNMENT_BYTES = 64
+"""Where a tensor may begin; planned capacities count with it."""
 
 
 class Arena:
-    """One mapping and the tensors that live in it."""
+    """One block and the tensors that live in it."""
 
     def __init__(self, memory: "Memory", owner: str, specs: Sequence[TensorSpec]) -> None:
         offsets = []
@@ -29,30 +27,23 @@ class Arena:
         for spec in specs:
             offsets.append(end)
             end += -(-spec.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        size = -(-max(end, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        memory.reserve(owner, size)
+        self.allocated_bytes = memory.reserve(owner, end)
         self.memory = memory
         self.owner = owner
-        self.allocated_bytes = size
         try:
-            self._mapping = mmap.mmap(-1, size)
+            self.backing = memory.blocks.take(end)
         except OSError as error:
-            memory.allocated_bytes -= size
+            memory.allocated_bytes -= self.allocated_bytes
             raise ResourceError(
                 f"memory {memory.resource_id} cannot be mapped",
-                expected=f"{size} bytes for {owner}",
+                expected=f"{self.allocated_bytes} bytes for {owner}",
                 got=str(error),
             ) from error
-        anchor = (ctypes.c_char * size).from_buffer(self._mapping)
-        self.address = ctypes.addressof(anchor)
-        del anchor
-        self._view: memoryview | None = memoryview(self._mapping)
+        self.address = self.backing.address
         self._tensors: dict[str, torch.Tensor] = {}
         self._weak: list[weakref.ref[torch.Tensor]] = []
         for spec, offset in zip(specs, offsets, strict=True):
-            count = spec.num_bytes
-            piece = self._view[offset : offset + max(count, 1)]
-            flat = torch.frombuffer(piece, dtype=torch.uint8)[:count]
+            flat = self.backing.piece(offset, spec.num_bytes)
             tensor = flat.view(getattr(torch, spec.dtype)).view(spec.shape)
             self._tensors[spec.name] = tensor
             self._weak.append(weakref.ref(tensor))
@@ -64,17 +55,21 @@ class Arena:
 
     @property
     def requested_bytes(self) -> int:
-        """Bytes of the live tensors, deduplicated by storage."""
-        storages = [t.untyped_storage() for t in self._tensors.values() if t.nbytes]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        """Bytes of the live tensors, each byte once."""
+        spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in self._tensors.values())
+        total = covered = 0
+        for begin, end in spans:
+            total += max(0, end - max(begin, covered))
+            covered = max(covered, end)
+        return total
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the mapping still exists."""
-        return not self._mapping.closed
+        """Whether the block still exists."""
+        return self.backing.is_live
 
     def contains(self, address: int) -> bool:
-        """Whether an address lies inside the live mapping."""
+        """Whether an address lies inside the live block."""
         return self.is_mapped and self.address <= address < self.address + self.allocated_bytes
 
     def weak_tensors(self) -> tuple[weakref.ref[torch.Tensor], ...]:
@@ -82,24 +77,16 @@ class Arena:
         return tuple(self._weak)
 
     def release(self) -> int:
-        """Unmap, and return the bytes still mapped afterwards (0 unless something holds on).
+        """Give the block back; returns the bytes still held (0 unless something holds on).
 
-        A tensor, numpy array or memoryview that still refers to the mapping keeps it mapped; the
-        arena then stays counted against its memory.
+        Whatever still refers to the block keeps it; the arena then stays counted against its
+        memory.
         """
         if not self.is_mapped:
             return 0
         self._tensors.clear()
         gc.collect()
-        if self._view is not None:
-            try:
-                self._view.release()
-                self._view = None
-            except BufferError:
-                return self.allocated_bytes
-        try:
-            self._mapping.close()
-        except BufferError:
+        if self.backing.release():
             return self.allocated_bytes
         self.memory.unreserve(self)
         return 0
@@ -108,10 +95,13 @@ class Arena:
 class Memory:
     """One bound memory resource; exhaustion is an error before anything is taken."""
 
-    def __init__(self, *, resource_id: str, kind: str, capacity_bytes: int) -> None:
+    def __init__(
+        self, *, resource_id: str, kind: str, capacity_bytes: int, blocks: Blocks | None = None
+    ) -> None:
         self.resource_id = resource_id
         self.kind = kind
         self.capacity_bytes = capacity_bytes
+        self.blocks = HostPages() if blocks is None else blocks
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
         self.arenas: list[Arena] = []
@@ -126,17 +116,28 @@ class Memory:
         self.arenas.append(arena)
         return arena
 
-    def reserve(self, owner: str, size_bytes: int) -> None:
-        """Count ``size_bytes`` against the capacity."""
-        if self.allocated_bytes + size_bytes > self.capacity_bytes:
+    def reserve(self, owner: str, size_bytes: int) -> int:
+        """Count what a block of ``size_bytes`` takes against the capacity, and return it."""
+        taken = self.blocks.rounded(size_bytes)
+        if self.allocated_bytes + taken > self.capacity_bytes:
             raise ResourceError(
                 f"memory {self.resource_id} is exhausted",
-                expected=f"{size_bytes} bytes free for {owner}",
+                expected=f"{taken} bytes free for {owner}",
                 got=f"{self.capacity_bytes - self.allocated_bytes} of {self.capacity_bytes} bytes",
                 hint="derive the plan for a larger capacity, or run it on a larger device",
             )
-        self.allocated_bytes += size_bytes
+        self.allocated_bytes += taken
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return taken
+
+    def throwaway(self) -> "Memory":
+        """An empty memory of the same kind, for what leaves nothing behind."""
+        return Memory(
+            resource_id=self.resource_id,
+            kind=self.kind,
+            capacity_bytes=self.capacity_bytes,
+            blocks=self.blocks,
+        )
 
     def unreserve(self, arena: Arena) -> None:
         """Give the bytes of a released arena back."""

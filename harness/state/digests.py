@@ -4,6 +4,8 @@ import hashlib
 
 import torch
 
+_PIECE_BYTES = 16 << 20
+
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy; writable when the tensor is."""
@@ -14,8 +16,16 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """``sha256:<hex>`` of a tensor's bytes in row-major order (dtype and shape not included)."""
-    return "sha256:" + hashlib.sha256(tensor_bytes(tensor.contiguous())).hexdigest()
+    """``sha256:<hex>`` of a tensor's bytes in row-major order (dtype and shape not included).
+
+    A tensor on a device comes to the host piece by piece, and no copy of it stays.
+    """
+    sha256 = hashlib.sha256()
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    step = max(flat.nbytes, 1) if flat.device.type == "cpu" else _PIECE_BYTES
+    for begin in range(0, flat.nbytes, step):
+        sha256.update(flat[begin : begin + step].cpu().numpy().data)
+    return "sha256:" + sha256.hexdigest()
 
 
 def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:

@@ -68,8 +68,8 @@ def test_ranges_split_the_model(make_bench: Callable[..., Any], tied: bool) -> N
     shared = {"model.embed_tokens.weight"} if tied else set()
     assert keys[0] & keys[1] == shared
     names = bench.layout.boundaries(bench.config, last)
-    assert names[0] == "input_plane"
-    assert names[1] == "layers.1.input_norm"
+    assert names[:2] == ("positions", "input_plane")
+    assert names[2] == "layers.1.input_norm"
     assert names[-2:] == ("final_norm", "logits")
 
 

@@ -70,6 +70,9 @@ def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
     bench = make_bench()
     executor = executor_of(bench, dtype=dtype)
     executor.step(PROMPT[:4], 0, want_logits=False)
+    for tensor in executor.declared_state().values():
+        # What an owner before left there, so that a slice before the write is not just zeros.
+        tensor[:, 4:] = 0.5
     before = {name: tensor.clone() for name, tensor in executor.declared_state().items()}
     idle = executor.step(PROMPT[4 : 4 + rows], 4, want_logits=want_logits)
     for name, tensor in executor.declared_state().items():
@@ -90,6 +93,8 @@ def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
     state = executor.declared_state()
     written = torch.stack((state["k"][1, 4 : 4 + rows], state["v"][1, 4 : 4 + rows]))
     assert torch.equal(seen["layers.1.kv_written"], written)
+    assert torch.equal(seen["layers.1.kv_before"], torch.full_like(written, 0.5))
+    assert seen["positions"].tolist() == list(range(4, 4 + rows))
     assert torch.equal(seen["layers.1.kv_written"][0], seen["layers.1.k"])
     assert torch.equal(seen["layers.1.kv_written"][1], seen["layers.1.v"])
     assert seen["layers.0.q"].shape == (rows, 4, 6)
@@ -124,7 +129,7 @@ def test_two_ranges_in_turn_equal_the_whole(
         assert between.logits is None
         hits: dict[int, torch.Tensor] = {}
         actual = last.step_plane(between.plane, start, want_logits=True, tap=hits.__setitem__)
-        assert list(hits) == list(range(1 + 12 + 2))
+        assert list(hits) == list(range(2 + 13 + 2))
         assert torch.equal(actual.plane, expected.plane)
         assert torch.equal(actual.logits, expected.logits)
     with pytest.raises(InvalidInputError, match="no embeddings"):

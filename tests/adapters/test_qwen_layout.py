@@ -167,11 +167,12 @@ def test_ranges_and_roles_split_the_model(make_qwen: MakeBench) -> None:
     assert keys[0] | keys[1] == set(bench.layout.tensor_keys(bench.config, bench.whole))
     assert not keys[0] & keys[1]
     names = bench.layout.boundaries(bench.config, last)
-    assert names[:2] == ("input_plane", "layers.2.input_norm")
+    assert names[:3] == ("positions", "input_plane", "layers.2.input_norm")
     assert names[-2:] == ("final_norm", "logits")
     names = bench.layout.boundaries(bench.config, bench.whole)
-    assert names[:6] == (
+    assert names[:7] == (
         "token_ids",
+        "positions",
         "embedding",
         "layers.0.input_norm",
         "layers.0.qkvz",

@@ -220,6 +220,8 @@ def test_an_armed_run_hits_each_boundary_once_in_order(
         "layers.0.recurrent_state_after": (4, 8, 16),
         "layers.3.q": (rows, 4, 16),
         "layers.3.gate": (rows, 4, 16),
+        "positions": (rows,),
+        "layers.3.kv_before": (2, rows, 2, 16),
         "layers.3.kv_written": (2, rows, 2, 16),
         "layers.3.attention_out": (rows, 64),
         "layers.1.router_logits": (rows, 4),
@@ -234,6 +236,8 @@ def test_an_armed_run_hits_each_boundary_once_in_order(
     assert not seen["layers.0.conv_state_before"].any()
     assert seen["layers.0.conv_state_after"].any()
     assert not seen["layers.0.recurrent_state_before"].any()
+    assert not seen["layers.3.kv_before"].any()
+    assert seen["positions"].tolist() == list(range(rows))
     assert torch.equal(seen["layers.3.residual_2"], armed.plane)
     assert torch.equal(seen["layers.3.k"], seen["layers.3.kv_written"][0])
     assert torch.allclose(seen["layers.1.expert_weights"].sum(dim=1), torch.ones(rows))

@@ -99,7 +99,7 @@ def test_simulated_memory_must_fit(machine: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "error", "said"),
     [
-        (DeviceRequest(kind="cuda"), NotEvaluableError, "not built yet"),
+        (DeviceRequest(kind="cuda"), NotEvaluableError, "cannot be looked for"),
         (simulated(None), InvalidInputError, "needs a capacity"),
         (simulated(0), InvalidInputError, "not positive"),
         (simulated(limit=-1), InvalidInputError, "not positive"),

@@ -49,11 +49,11 @@ def test_only_the_sealed_bytes_are_intact(cached: Path) -> None:
 def test_the_name_binds_recipe_machine_and_source(
     small_plan: LoadedPlan, freeze_plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = fixture.cache_name(small_plan)
-    assert fixture.cache_name(small_plan) == name
-    assert fixture.cache_name(freeze_plan(workload__decode_steps=2)) != name
+    name = fixture.cache_name(small_plan, {})
+    assert fixture.cache_name(small_plan, {}) == name
+    assert fixture.cache_name(freeze_plan(workload__decode_steps=2), {}) != name
     # How often it is repeated changes nothing that is referred to.
-    assert fixture.cache_name(freeze_plan(workload__repetitions=3)) == name
+    assert fixture.cache_name(freeze_plan(workload__repetitions=3), {}) == name
     others = [("ATEN_CPU_CAPABILITY", None), ("installed_version", "9"), ("package_digest", "x")]
     for what, value in others:
         with monkeypatch.context() as patch:
@@ -61,17 +61,17 @@ def test_the_name_binds_recipe_machine_and_source(
                 patch.setenv(what, "default")
             else:
                 patch.setattr(fixture, what, lambda *_, value=value: value)
-            assert fixture.cache_name(small_plan) != name
+            assert fixture.cache_name(small_plan, {}) != name
 
 
 def test_the_name_binds_the_form_of_each_copy(small_plan: LoadedPlan) -> None:
-    name = fixture.cache_name(small_plan)
+    name = fixture.cache_name(small_plan, {})
     for index, intent in enumerate(small_plan.plan.materializations):
         listed = list(small_plan.plan.materializations)
         listed[index] = replace(intent, representation="another")
         plan = replace(small_plan, plan=replace(small_plan.plan, materializations=tuple(listed)))
         # Staging is how a copy comes about, not what it is.
-        assert (fixture.cache_name(plan) != name) == (intent.persistence == "persistent")
+        assert (fixture.cache_name(plan, {}) != name) == (intent.persistence == "persistent")
 
 
 def test_what_lies_in_the_way_is_replaced(
@@ -79,7 +79,7 @@ def test_what_lies_in_the_way_is_replaced(
 ) -> None:
     class Maker:
         @staticmethod
-        def make_reference(plan: object, checkpoint: Path, folder: Path) -> None:
+        def make_reference(plan: object, job: object, folder: Path) -> None:
             for name in fixture.FILES:
                 shutil.copyfile(cached / name, folder / name)
 
@@ -104,7 +104,7 @@ def test_another_makers_finished_folder_is_left_alone(
 ) -> None:
     class Slow:
         @staticmethod
-        def make_reference(plan: object, checkpoint: Path, folder: Path) -> None:
+        def make_reference(plan: object, job: object, folder: Path) -> None:
             for name in fixture.FILES:
                 shutil.copyfile(cached / name, folder / name)
 

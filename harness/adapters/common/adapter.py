@@ -14,19 +14,21 @@ from typing import ClassVar
 import torch
 
 from harness.adapters.common.bank import ResidentBank, is_unwritten, mark_unwritten
-from harness.adapters.common.layout import FamilyLayout
+from harness.adapters.common.layout import DECODE_BUFFERS, FamilyLayout
 from harness.adapters.common.rows import ResidentTensor, needed_entries
+from harness.adapters.common.stepping import RangeExecutor
 from harness.errors import CheckpointError, NotEvaluableError, PlanError
 from harness.plan.layout import (
     CHECKPOINT_NATIVE,
     CHECKPOINT_WINDOW,
+    STATIC_BUFFERS,
     CensusEntry,
     LayoutRequest,
     TensorSpec,
 )
 from harness.plan.records import Execution, Materialization
 from harness.realize.adapter import AdapterContext, Executor, Realized, TensorSource
-from harness.state.arena import Arena
+from harness.state.arena import ALIGNMENT_BYTES, Arena
 from harness.state.session import Session
 
 
@@ -54,7 +56,7 @@ class FamilyAdapter(ABC):
         residents: Mapping[str, torch.Tensor],
         derived: Mapping[str, Mapping[str, torch.Tensor]],
         session: Session,
-    ) -> Executor:
+    ) -> RangeExecutor:
         """Something that runs over the resident tensors of all states and the owned state."""
 
     @property
@@ -183,7 +185,12 @@ class FamilyAdapter(ABC):
             )
         residents = {name: t for state_id in wanted for name, t in live[state_id].items()}
         derived = {state_id: live[state_id] for state_id in derived_ids}
-        return self.make_executor(residents, derived, self._session)
+        executor = self.make_executor(residents, derived, self._session)
+        buffers = self._live(DECODE_BUFFERS, STATIC_BUFFERS)
+        if buffers is not None:
+            prompt = len(self.request.workload.prompt_token_ids)
+            executor.record_decode(prompt, buffers.tensors, self._context.record)
+        return executor
 
     def _stage(self, arena: Arena, source: TensorSource) -> None:
         for key, tensor in arena.tensors.items():
@@ -218,8 +225,7 @@ class FamilyAdapter(ABC):
         entries = {entry.key: entry for entry in needed_entries(tensors, self._context.census)}
         window = self._live(state_id, CHECKPOINT_WINDOW)
         if window is not None:
-            for key in bank.keys:
-                _stream(bank, entries[key], window.tensors["window"], source)
+            self._stream_all(bank, entries, window.tensors["window"], source)
             return
         others = {e.key for e in entries.values() if not bank.takes(e.key, e.dtype, e.shape)}
         buffer = None
@@ -237,6 +243,32 @@ class FamilyAdapter(ABC):
         finally:
             if buffer is not None:
                 buffer.release()
+
+    def _stream_all(
+        self,
+        bank: ResidentBank,
+        entries: Mapping[str, CensusEntry],
+        window: torch.Tensor,
+        source: TensorSource,
+    ) -> None:
+        """Read every tensor through the buffers of a window, taking turns."""
+        transfer = self._context.transfer
+        largest = max((entry.source_bytes for entry in entries.values()), default=0)
+        buffers = _buffers(window, transfer.num_buffers, largest)
+        for turn, key in enumerate(bank.keys):
+            index = turn % len(buffers)
+            transfer.wait(index)
+            with transfer.sending(index):
+                _stream(bank, entries[key], buffers[index], source)
+        transfer.finish()
+
+
+def _buffers(window: torch.Tensor, wanted: int, largest_bytes: int) -> Sequence[torch.Tensor]:
+    """The window, cut into as many buffers as are wanted, where each holds every tensor."""
+    size = len(window) // wanted // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    if size < max(largest_bytes, 1):
+        return (window,)
+    return [window[index * size : (index + 1) * size] for index in range(wanted)]
 
 
 def _stream(

@@ -1,5 +1,8 @@
 """The ways in which a checkpoint tensor comes into resident rows. Knows no family.
 
+A copy to another device may still run when it was asked for: the caller keeps the source until it
+knows that it ended.
+
 Shape legend: O rows, C columns.
 """
 
@@ -44,12 +47,12 @@ def check_read(source: RowSource, slot: torch.Tensor) -> None:
 
 def _copy(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
     _check_weights(source, tensor)
-    slot.copy_(tensor.reshape(slot.shape))
+    slot.copy_(tensor.reshape(slot.shape), non_blocking=True)
 
 
 def _copy_scales(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
     _check_e4m3(source, tensor)
-    slot.copy_(tensor.reshape(slot.shape))
+    slot.copy_(tensor.reshape(slot.shape), non_blocking=True)
 
 
 def _repeat(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -74,7 +77,7 @@ def _decode(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None
     pairs = slot.view(slot.shape[0], -1, 2)
     step = max(1, _PANEL_CODES // tensor.shape[1])
     for begin in range(0, tensor.shape[0], step):
-        codes = tensor[begin : begin + step]
+        codes = tensor[begin : begin + step].to(slot.device)
         pairs[begin : begin + step, :, 0] = values[(codes & 0xF).int()]
         pairs[begin : begin + step, :, 1] = values[(codes >> 4).int()]
 
@@ -82,7 +85,7 @@ def _decode(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None
 def _times_blocks(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
     _check_e4m3(source, tensor)
     # The product of a code and a block's scale has six significant bits: exact in every float type.
-    slot.view(*tensor.shape, BLOCK_COLUMNS).mul_(tensor.to(slot.dtype)[..., None])
+    slot.view(*tensor.shape, BLOCK_COLUMNS).mul_(tensor.to(slot.device, slot.dtype)[..., None])
 
 
 def _times(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:

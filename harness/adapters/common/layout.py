@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from harness.adapters.common.census import count_left_out
 from harness.adapters.common.designs import (
     BACKING_SOURCE,
+    buffer_tensors,
     derived_state,
     immutable_state,
     mutable_state,
@@ -31,6 +32,7 @@ from harness.plan.layout import (
     CHECKPOINT_WINDOW,
     REFERENCE_OUTPUTS,
     STATE_SNAPSHOT,
+    STATIC_BUFFERS,
     CensusEntry,
     LayoutRequest,
     LeftOut,
@@ -38,13 +40,14 @@ from harness.plan.layout import (
     SyntheticTensor,
     TensorSpec,
 )
-from harness.plan.records import Finding, ModelRange
+from harness.plan.records import RECORDED, Finding, ModelRange
 
 COMPUTE_DTYPES = ("bfloat16", "float32")
 
 WEIGHTS = "state.weights"
 REPLAY = "state.replay-baseline"
 FIXTURE = "state.reference-fixture"
+DECODE_BUFFERS = "state.decode-buffers"
 
 _STAGING = {"whole": CHECKPOINT_NATIVE, "streaming": CHECKPOINT_WINDOW, "none": None}
 
@@ -217,6 +220,9 @@ class FamilyLayout(ABC):
         ]
         own = self.mutable_forms(dtype)[0]
         test, inputs = "required_test_state", tuple(design.id for design in immutable)
+        if request.workload.decode_mode == RECORDED:
+            buffers = derived_state(DECODE_BUFFERS, inputs, STATIC_BUFFERS, test, execution=True)
+            derived.append(buffers)
         return (
             *immutable,
             *derived,
@@ -237,6 +243,7 @@ class FamilyLayout(ABC):
         return (logical_state_id, representation) in (
             (REPLAY, STATE_SNAPSHOT),
             (FIXTURE, REFERENCE_OUTPUTS),
+            (DECODE_BUFFERS, STATIC_BUFFERS),
         )
 
     def is_resident(self, representation: str) -> bool:
@@ -272,6 +279,8 @@ class FamilyLayout(ABC):
             return self.derived_tensors(request, logical_state_id)
         if representation == REFERENCE_OUTPUTS:
             return reference_tensors(request, *self.sizes(request.config))
+        if representation == STATIC_BUFFERS:
+            return buffer_tensors(request, *self.sizes(request.config))
         dtypes = [d for d in COMPUTE_DTYPES if representation in self.mutable_forms(d)]
         return self.mutable_tensors(request, (dtypes or [request.determinism.dtype])[0])
 
@@ -342,6 +351,12 @@ class FamilyLayout(ABC):
             for state_id, form in request.representations.items()
             if form not in self._forms_of(state_id, request.determinism.dtype)
         ]
+        if workload.decode_mode not in (None, RECORDED):
+            message = f"{workload.decode_mode!r} is not {RECORDED}; absent, steps run one by one"
+            faults.append(("$.workload.decode_mode", message))
+        elif workload.decode_mode == RECORDED and not request.spec.owns_embeddings:
+            message = "steps of a range without embeddings are not recorded"
+            faults.append(("$.workload.decode_mode", message))
         if workload.page_size is not None and not self.is_paged:
             faults.append(("$.workload.page_size", "the family's mutable state is not paged"))
         faults += self.faults(request)
@@ -355,5 +370,10 @@ class FamilyLayout(ABC):
             return self.forms(state_id, dtype)
         if state_id == self.mutable_state:
             return self.mutable_forms(dtype)
-        others = {REPLAY: STATE_SNAPSHOT, FIXTURE: REFERENCE_OUTPUTS, **self.derived_forms}
+        others = {
+            REPLAY: STATE_SNAPSHOT,
+            FIXTURE: REFERENCE_OUTPUTS,
+            DECODE_BUFFERS: STATIC_BUFFERS,
+            **self.derived_forms,
+        }
         return (others[state_id],) if state_id in others else ()

@@ -25,14 +25,14 @@ class OrdinaryReference:
 
 
 def load_files(root: Path) -> dict[str, torch.Tensor]:
-    """Load every safetensors file under ``root`` whole.
+    """Load every safetensors file under ``root`` whole, to the default device.
 
     Raises:
         CheckpointError: When a tensor is in two files.
     """
     loaded: dict[str, torch.Tensor] = {}
     for path in sorted(root.glob("*.safetensors")):
-        for key, tensor in load_file(path).items():
+        for key, tensor in load_file(path, device=str(torch.get_default_device())).items():
             if key in loaded:
                 raise CheckpointError("a tensor is in two files", got=key, where=path.name)
             loaded[key] = tensor

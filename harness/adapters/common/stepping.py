@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from harness.adapters.common.executor import SessionExecutor
+from harness.adapters.common.recorded import RecordedSteps
 from harness.errors import InvalidInputError
 from harness.realize.adapter import StepOutput, Tap
+from harness.state.recording import MakeRecording
 
 ExpectedTensor = tuple[Mapping[str, torch.Tensor], str, tuple[int, ...], torch.dtype]
 """Where a tensor is looked for, its name there, shape and dtype."""
@@ -25,6 +27,7 @@ class RangeExecutor(SessionExecutor):
     _vocab_size: int
     _table: torch.Tensor | None
     """The embedding's, or ``None`` for a range without one."""
+    _recorded: RecordedSteps | None = None
 
     @abstractmethod
     def _embedded(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -67,12 +70,50 @@ class RangeExecutor(SessionExecutor):
                 got=str(list(token_ids)[:16]),
             )
         self._session.cover(start_position, len(token_ids))
+        recorded = self._recorded
+        if recorded is not None and tap is None and recorded.takes(start_position, len(token_ids)):
+            output = recorded.run(token_ids[0], start_position, want_logits)
+            self._session.end_step()
+            return output
         ids = torch.tensor(token_ids, dtype=torch.int64, device=self._table.device)
         hidden = self._embedded(ids, self._table)
         if tap is not None:
             tap(0, ids)
-            tap(1, hidden)
-        return self._finish(hidden, start_position, want_logits, tap, 2)
+            tap(1, _positions(start_position, hidden))
+            tap(2, hidden)
+        return self._finish(hidden, start_position, want_logits, tap, 3)
+
+    def record_decode(
+        self,
+        first_position: int,
+        buffers: Mapping[str, torch.Tensor],
+        record: MakeRecording,
+    ) -> None:
+        """From now on record each step of one row once per position, and replay it.
+
+        Args:
+            first_position: Earlier ones are a prompt's, and run as they do without.
+            buffers: What such a step takes and gives (see :class:`RecordedSteps`).
+            record: Takes a recording.
+
+        Raises:
+            InvalidInputError: For a range without embeddings.
+        """
+        table = self._table
+        if table is None:
+            raise InvalidInputError("a range without embeddings records no steps")
+
+        def compute(ids: torch.Tensor, position: int, want_logits: bool) -> StepOutput:
+            return self._run(self._embedded(ids, table), position, want_logits, None, 0)
+
+        self._recorded = RecordedSteps(compute, first_position, buffers, record)
+
+    def conditions(self) -> Mapping[str, str]:
+        """As of every executor; and how many steps were replayed, where they are recorded."""
+        found = super().conditions()
+        if self._recorded is None:
+            return found
+        return {**found, "replayed_steps": str(self._recorded.num_replayed)}
 
     @torch.inference_mode()
     def step_plane(
@@ -97,8 +138,9 @@ class RangeExecutor(SessionExecutor):
             )
         self._session.cover(start_position, plane.shape[0])
         if tap is not None:
-            tap(0, plane)
-        return self._finish(plane, start_position, want_logits, tap, 1)
+            tap(0, _positions(start_position, plane))
+            tap(1, plane)
+        return self._finish(plane, start_position, want_logits, tap, 2)
 
     def _finish(
         self,
@@ -111,6 +153,12 @@ class RangeExecutor(SessionExecutor):
         output = self._run(hidden, start_position, want_logits, tap, boundary)
         self._session.end_step()
         return output
+
+
+def _positions(start_position: int, rows: torch.Tensor) -> torch.Tensor:
+    """Positions [R] of rows [R, H]; in a contiguous cache they are the slots."""
+    end = start_position + rows.shape[0]
+    return torch.arange(start_position, end, dtype=torch.int64, device=rows.device)
 
 
 def require_tensors(wanted: Iterable[ExpectedTensor]) -> None:

@@ -18,7 +18,13 @@ from harness.adapters.gemma.keys import (
     shared_tensors,
 )
 from harness.adapters.gemma.published import parse_document
-from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
+from harness.plan.layout import (
+    HEAD_BOUNDARIES,
+    CensusEntry,
+    LayoutRequest,
+    TensorSpec,
+    input_boundaries,
+)
 from harness.plan.records import ModelRange
 from harness.state.geometry import EVICTION_POLICIES, FULL, SWA, HybridGeometry, Kind, KvGroup
 
@@ -51,7 +57,6 @@ as it is stored; ``kv_before`` and ``kv_written`` [2, R, K, D] are the cache at 
 """
 MLP_BOUNDARIES = ("pre_mlp_norm", "gate_up", "mlp_out", "post_mlp_norm", "residual_2")
 LAYER_SCALAR_BOUNDARY = "layer_scalar"
-HEAD_BOUNDARIES = ("final_norm", "logits")
 
 
 class GemmaLayout(FamilyLayout):
@@ -59,11 +64,12 @@ class GemmaLayout(FamilyLayout):
 
     family = "gemma"
     strategy_units = frozenset({STRATEGY_UNIT})
-    boundaries_version = "gemma.boundaries/1"
+    boundaries_version = "gemma.boundaries/2"
     kernel_sets: ClassVar[Mapping[str, bool]] = {
         "torch-cpu/1": False,
         "torch-cpu-invariant/1": True,
         "torch-reference/1": False,
+        "triton/1": True,
     }
     acceptance_checks = ("state.ownership",)
     eviction_policies = EVICTION_POLICIES
@@ -134,14 +140,12 @@ class GemmaLayout(FamilyLayout):
     def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
         """Boundaries of one step with logits, in execution order.
 
-        ``page_table`` are the full slots of all positions. A step without logits ends before
-        ``final_norm``.
+        ``page_table`` are the full slots of all positions.
         """
         layer_names = [*ATTENTION_BOUNDARIES, *MLP_BOUNDARIES]
         if read_config(config).layer_scalar:
             layer_names.append(LAYER_SCALAR_BOUNDARY)
-        names = ["token_ids", "embedding"] if spec.owns_embeddings else ["input_plane"]
-        names.append("page_table")
+        names = [*input_boundaries(spec), "page_table"]
         for layer in range(spec.start_layer, spec.end_layer):
             names += [f"layers.{layer}.{name}" for name in layer_names]
         return (*names, *(HEAD_BOUNDARIES if spec.owns_final_norm_head else ()))

@@ -7,11 +7,11 @@ import torch
 
 from harness.adapters.common.adapter import FamilyAdapter
 from harness.adapters.common.layout import FamilyLayout
+from harness.adapters.common.stepping import RangeExecutor
 from harness.adapters.gemma.config import read_config
 from harness.adapters.gemma.layout import ROPE, GemmaLayout, kv_geometry
 from harness.adapters.gemma.model import GemmaExecutor
 from harness.adapters.gemma.rope import rope_tables
-from harness.realize.adapter import Executor
 from harness.state.hybrid import HybridPool
 from harness.state.session import PagedSession, Session
 
@@ -41,7 +41,7 @@ class GemmaAdapter(FamilyAdapter):
         residents: Mapping[str, torch.Tensor],
         derived: Mapping[str, Mapping[str, torch.Tensor]],
         session: Session,
-    ) -> Executor:
+    ) -> RangeExecutor:
         """The forward pass."""
         assert isinstance(session, PagedSession)
         return GemmaExecutor(

@@ -161,7 +161,9 @@ class GemmaExecutor(RangeExecutor):
             self._tables[f"{kind}.cos"][start:end], self._tables[f"{kind}.sin"][start:end]
         )
         read_slots = pool.slots(kind, first, end)
-        run_start = kv_cache.contiguous_start(read_slots)
+        # To look at slots that lie on a device would wait for it; they are then read as a table.
+        is_host = read_slots.device.type == "cpu"
+        run_start = kv_cache.contiguous_start(read_slots) if is_host else None
         return _KindStep(
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,

@@ -13,7 +13,13 @@ from harness.adapters.common.layout import WEIGHTS, FamilyLayout
 from harness.adapters.common.rows import ResidentTensor, RowSource
 from harness.adapters.llama.config import parse_document, read_config
 from harness.adapters.llama.keys import resident_tensors
-from harness.plan.layout import CensusEntry, LayoutRequest, TensorSpec
+from harness.plan.layout import (
+    HEAD_BOUNDARIES,
+    CensusEntry,
+    LayoutRequest,
+    TensorSpec,
+    input_boundaries,
+)
 from harness.plan.records import ModelRange
 
 ROPE = "state.rope"
@@ -21,20 +27,22 @@ KV = "state.kv"
 MERGED = "llama-merged-"
 ROPE_TABLE = "rope-table-float32"
 STRATEGY_UNIT = "llama.prefill-decode/1"
-_LAYER_BOUNDARIES = (
+ATTENTION_BOUNDARIES = (
     "input_norm",
     "q",
     "k",
     "v",
+    "kv_before",
     "kv_written",
     "attention_out",
     "o_proj",
     "residual_1",
-    "post_norm",
-    "gate_up",
-    "mlp_out",
-    "residual_2",
 )
+"""Of one layer's attention block, in execution order.
+
+q and k are rotated; ``kv_before`` and ``kv_written`` [2, R, K, D] are the cache at the rows.
+"""
+MLP_BOUNDARIES = ("post_norm", "gate_up", "mlp_out", "residual_2")
 
 
 class LlamaLayout(FamilyLayout):
@@ -42,11 +50,12 @@ class LlamaLayout(FamilyLayout):
 
     family = "llama"
     strategy_units = frozenset({STRATEGY_UNIT})
-    boundaries_version = "llama.boundaries/1"
+    boundaries_version = "llama.boundaries/2"
     kernel_sets: ClassVar[Mapping[str, bool]] = {
         "torch-cpu/1": False,
         "torch-cpu-invariant/1": True,
         "torch-reference/1": False,
+        "triton/1": True,
     }
     resident_forms: ClassVar[Mapping[str, str]] = {WEIGHTS: MERGED}
     derived_forms: ClassVar[Mapping[str, str]] = {ROPE: ROPE_TABLE}
@@ -121,14 +130,9 @@ class LlamaLayout(FamilyLayout):
         return []
 
     def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
-        """Boundaries of one step with logits, in execution order.
-
-        A step without logits ends before ``final_norm``.
-        """
+        """Boundaries of one step with logits, in execution order."""
         read_config(config)
-        names = ["token_ids", "embedding"] if spec.owns_embeddings else ["input_plane"]
+        names = list(input_boundaries(spec))
         for layer in range(spec.start_layer, spec.end_layer):
-            names += [f"layers.{layer}.{name}" for name in _LAYER_BOUNDARIES]
-        if spec.owns_final_norm_head:
-            names += ["final_norm", "logits"]
-        return tuple(names)
+            names += [f"layers.{layer}.{name}" for name in ATTENTION_BOUNDARIES + MLP_BOUNDARIES]
+        return (*names, *(HEAD_BOUNDARIES if spec.owns_final_norm_head else ()))

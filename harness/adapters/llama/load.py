@@ -7,11 +7,11 @@ import torch
 
 from harness.adapters.common.adapter import FamilyAdapter
 from harness.adapters.common.layout import FamilyLayout
+from harness.adapters.common.stepping import RangeExecutor
 from harness.adapters.llama.config import read_config
 from harness.adapters.llama.layout import ROPE, LlamaLayout
 from harness.adapters.llama.model import LlamaExecutor
 from harness.adapters.llama.rope import rope_tables
-from harness.realize.adapter import Executor
 from harness.state.session import Session
 
 
@@ -40,7 +40,7 @@ class LlamaAdapter(FamilyAdapter):
         residents: Mapping[str, torch.Tensor],
         derived: Mapping[str, Mapping[str, torch.Tensor]],
         session: Session,
-    ) -> Executor:
+    ) -> RangeExecutor:
         """The forward pass."""
         return LlamaExecutor(
             config=read_config(self.request.config),

@@ -22,12 +22,14 @@ import kernels.rope.api as rope
 from harness.adapters.common.stepping import ExpectedTensor, RangeExecutor, require_tensors
 from harness.adapters.llama.config import LlamaConfig
 from harness.adapters.llama.keys import resident_tensors
-from harness.adapters.llama.layout import STRATEGY_UNIT
+from harness.adapters.llama.layout import (
+    ATTENTION_BOUNDARIES,
+    MLP_BOUNDARIES,
+    STRATEGY_UNIT,
+)
 from harness.plan.records import ModelRange
 from harness.realize.adapter import StepOutput, Tap
 from harness.state.session import Session
-
-_BOUNDARIES_PER_LAYER = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +134,9 @@ class LlamaExecutor(RangeExecutor):
         step = self._prepare(hidden, start_position)
         for index, layer in enumerate(self._layers):
             hidden = self._attend(hidden, layer, index, step, tap, boundary)
-            hidden = self._transform(hidden, layer, tap, boundary + 8)
-            boundary += _BOUNDARIES_PER_LAYER
+            boundary += len(ATTENTION_BOUNDARIES)
+            hidden = self._transform(hidden, layer, tap, boundary)
+            boundary += len(MLP_BOUNDARIES)
         logits = None
         if want_logits and self._final_norm is not None and self._head is not None:
             # Row-wise, so the last row alone has the bits it would have among all rows.
@@ -170,13 +173,14 @@ class LlamaExecutor(RangeExecutor):
         tap: Tap | None,
         boundary: int,
     ) -> torch.Tensor:
-        """Attention block and its residual: boundaries ``input_norm`` to ``residual_1``."""
+        """Attention block and its residual: the boundaries :data:`ATTENTION_BOUNDARIES`."""
         num_heads, rotated_heads = self._num_heads, self._num_heads + self._num_kv_heads
         normed = self._rms_norm(hidden, layer.input_norm, self._eps)
         heads = self._linear(normed, layer.qkv, layer.qkv_bias)
         heads = heads.view(step.num_rows, rotated_heads + self._num_kv_heads, self._head_dim)
         rotated = self._rope(heads[:, :rotated_heads], step.cos, step.sin)
         q, k, v = rotated[:, :num_heads], rotated[:, num_heads:], heads[:, rotated_heads:]
+        before = None if tap is None else _written(step, index)
         step.k_rows[index].copy_(k)
         step.v_rows[index].copy_(v)
         mixed = self._attention.attend(
@@ -184,31 +188,29 @@ class LlamaExecutor(RangeExecutor):
         )
         projected = self._linear(mixed, layer.o, layer.o_bias)
         residual = hidden + projected
-        if tap is not None:
-            tap(boundary, normed)
-            tap(boundary + 1, q)
-            tap(boundary + 2, k)
-            tap(boundary + 3, v)
-            tap(boundary + 4, torch.stack((step.k_rows[index], step.v_rows[index])))
-            tap(boundary + 5, mixed)
-            tap(boundary + 6, projected)
-            tap(boundary + 7, residual)
+        if tap is not None and before is not None:
+            hits = (normed, q, k, v, before, _written(step, index), mixed, projected, residual)
+            for offset, tensor in enumerate(hits):
+                tap(boundary + offset, tensor)
         return residual
 
     def _transform(
         self, hidden: torch.Tensor, layer: _Layer, tap: Tap | None, boundary: int
     ) -> torch.Tensor:
-        """MLP block and its residual: boundaries ``post_norm`` to ``residual_2``."""
+        """MLP block and its residual: the boundaries :data:`MLP_BOUNDARIES`."""
         normed = self._rms_norm(hidden, layer.post_norm, self._eps)
         gate_up = self._linear(normed, layer.gate_up, layer.gate_up_bias)
         out = self._linear(self._silu_gated(gate_up), layer.down, layer.down_bias)
         residual = hidden + out
         if tap is not None:
-            tap(boundary, normed)
-            tap(boundary + 1, gate_up)
-            tap(boundary + 2, out)
-            tap(boundary + 3, residual)
+            for offset, tensor in enumerate((normed, gate_up, out, residual)):
+                tap(boundary + offset, tensor)
         return residual
+
+
+def _written(step: _Step, index: int) -> torch.Tensor:
+    """Keys and values [2, R, K, D] at the step's rows of one layer, copied."""
+    return torch.stack((step.k_rows[index], step.v_rows[index]))
 
 
 def _bind_layer(residents: Mapping[str, torch.Tensor], layer: int) -> _Layer:

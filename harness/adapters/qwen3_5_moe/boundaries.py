@@ -1,6 +1,7 @@
 """The ordered boundaries of one step. Imports no torch."""
 
 from harness.adapters.qwen3_5_moe.config import FULL, LINEAR, QwenConfig
+from harness.plan.layout import HEAD_BOUNDARIES, input_boundaries
 from harness.plan.records import ModelRange
 
 MIXER = {
@@ -15,7 +16,7 @@ MIXER = {
         "recurrent_state_after",
         "gated_norm",
     ),
-    FULL: ("q", "k", "v", "gate", "kv_written", "attention_out", "gated"),
+    FULL: ("q", "k", "v", "gate", "kv_before", "kv_written", "attention_out", "gated"),
 }
 """Between the first norm and the mixer's output projection, by the layer's kind."""
 BEFORE = ("input_norm",)
@@ -41,9 +42,7 @@ def layer_boundaries(kind: str) -> tuple[str, ...]:
 
 def step_boundaries(config: QwenConfig, spec: ModelRange) -> tuple[str, ...]:
     """Boundaries of one step with logits, in execution order."""
-    names = ["token_ids", "embedding"] if spec.owns_embeddings else ["input_plane"]
+    names = list(input_boundaries(spec))
     for layer in range(spec.start_layer, spec.end_layer):
         names += [f"layers.{layer}.{name}" for name in layer_boundaries(config.layers[layer].kind)]
-    if spec.owns_final_norm_head:
-        names += ["final_norm", "logits"]
-    return tuple(names)
+    return (*names, *(HEAD_BOUNDARIES if spec.owns_final_norm_head else ()))

@@ -47,11 +47,12 @@ class QwenLayout(FamilyLayout):
 
     family = "qwen3_5_moe"
     strategy_units = frozenset({STRATEGY_UNIT})
-    boundaries_version = "qwen3_5_moe.boundaries/1"
+    boundaries_version = "qwen3_5_moe.boundaries/2"
     kernel_sets: ClassVar[Mapping[str, bool]] = {
         "torch-cpu/1": False,
         "torch-cpu-invariant/1": True,
         "torch-reference/1": False,
+        "triton/1": True,
     }
     resident_forms: ClassVar[Mapping[str, str]] = {COMMON: _MERGED, ROUTED: _BANKS}
     bank_staging = frozenset({published.ROUTED_STAGING})
@@ -172,10 +173,7 @@ class QwenLayout(FamilyLayout):
         return left_out_by(model, spec, census, self.tensor_keys(config, whole))
 
     def boundaries(self, config: Mapping[str, Any], spec: ModelRange) -> tuple[str, ...]:
-        """Boundaries of one step with logits, in execution order.
-
-        A step without logits ends before ``final_norm``.
-        """
+        """Boundaries of one step with logits, in execution order."""
         return step_boundaries(read_config(config), spec)
 
 

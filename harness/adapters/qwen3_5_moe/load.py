@@ -7,12 +7,12 @@ import torch
 
 from harness.adapters.common.adapter import FamilyAdapter
 from harness.adapters.common.layout import FamilyLayout
+from harness.adapters.common.stepping import RangeExecutor
 from harness.adapters.qwen3_5_moe.config import read_config
 from harness.adapters.qwen3_5_moe.layout import ROPE, QwenLayout
 from harness.adapters.qwen3_5_moe.model import QwenExecutor
 from harness.adapters.qwen3_5_moe.nibbles import check_op, check_order, order_score
 from harness.adapters.qwen3_5_moe.rope import rope_tables
-from harness.realize.adapter import Executor
 from harness.state.advancing import AdvancingSession
 from harness.state.session import Session
 from kernels.nvfp4.records import NvFp4Rows
@@ -45,7 +45,7 @@ class QwenAdapter(FamilyAdapter):
         residents: Mapping[str, torch.Tensor],
         derived: Mapping[str, Mapping[str, torch.Tensor]],
         session: Session,
-    ) -> Executor:
+    ) -> RangeExecutor:
         """The forward pass.
 
         Raises:

@@ -156,16 +156,22 @@ class FullMixer:
         q, gate = qkv[:, : self._q_columns].view(self._q_shape).unbind(2)
         k, v = qkv[:, self._q_columns :].view(self._kv_shape).unbind(1)
         q, k = self._placed(q, self._q_norm, step), self._placed(k, self._k_norm, step)
+        before = None if tap is None else self._written(step)
         self._k_cache[step.start : step.end].copy_(k)
         self._v_cache[step.start : step.end].copy_(v)
         keys, values = self._k_cache[: step.end], self._v_cache[: step.end]
         mixed = self._attention.attend(q, keys, values, step.reads, self._scale)
         gated = self._sigmoid_gate(mixed.view(q.shape), gate)
-        if tap is not None:
-            written = torch.stack((keys[step.start :], values[step.start :]))
-            for offset, tensor in enumerate((q, k, v, gate, written, mixed, gated)):
+        if tap is not None and before is not None:
+            hits = (q, k, v, gate, before, self._written(step), mixed, gated)
+            for offset, tensor in enumerate(hits):
                 tap(boundary + offset, tensor)
         return self._out(gated.flatten(1))
+
+    def _written(self, step: AttentionStep) -> torch.Tensor:
+        """Keys and values [2, R, K, D] at the step's rows, copied."""
+        rows = slice(step.start, step.end)
+        return torch.stack((self._k_cache[rows], self._v_cache[rows]))
 
     def _placed(self, heads: torch.Tensor, norm: torch.Tensor, step: AttentionStep) -> torch.Tensor:
         """Normed heads, the first elements of each rotated by its position."""

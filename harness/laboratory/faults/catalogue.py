@@ -2,24 +2,100 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import InvalidInputError
 
-FAULTS: Mapping[str, str] = {
-    "swa_unallocated": "no slot of the window's pool is ever allocated: all positions share slot 0",
-    "swa_raced": "as swa_unallocated, and the rows of one write land in an order of their own",
+CHILDREN: Mapping[str, str] = {
+    "producer": "harness.run.producer",
+    "fixture": "harness.run.fixture",
 }
-"""Name of each fault (and of its module here), and what it does in one line."""
+"""Module of each child that a fault can be around."""
 
 
-def faulty_producer_argv(fault: str) -> tuple[str, ...]:
-    """The command that runs the producer with one fault planted around it.
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault: what it does, and where it shows."""
+
+    text: str
+    """What it does, in one line."""
+    family: str | None = None
+    """The family whose code it is around; ``None`` where it is around what all share."""
+    child: str = "producer"
+    varies: bool = False
+    """Whether trials differ from each other; others differ from a run without it."""
+    boundary: str | None = None
+    """The first boundary at which it shows; ``None`` where no computed number changes."""
+
+
+FAULTS: Mapping[str, Fault] = {
+    "swa_unallocated": Fault(
+        text="no slot of the window's pool is ever allocated: all positions share slot 0",
+        family="gemma",
+        boundary="layers.0.slots",
+    ),
+    "swa_raced": Fault(
+        text="as swa_unallocated, and the rows of one write land in an order of their own",
+        family="gemma",
+        varies=True,
+        boundary="layers.0.kv_written",
+    ),
+    "stale_slot": Fault(
+        text="the newest position is translated to the slot of the one before it",
+        family="gemma",
+        boundary="layers.0.slots",
+    ),
+    "uninitialized_buffer": Fault(
+        text="one element of a buffer is used before it was written",
+        family="llama",
+        varies=True,
+        boundary="layers.0.mlp_out",
+    ),
+    "racing_thread": Fault(
+        text="a thread writes a cached value of layer 1 before or after attention reads it",
+        family="llama",
+        varies=True,
+        boundary="layers.1.attention_out",
+    ),
+    "reduction_order": Fault(
+        text="the last layer's down projection is summed in an order drawn each time",
+        family="llama",
+        varies=True,
+        boundary="layers.3.mlp_out",
+    ),
+    "nan_expert": Fault(
+        text="one expert of layer 1 gives NaN",
+        family="qwen3_5_moe",
+        boundary="layers.1.routed_out",
+    ),
+    "flipped_bit": Fault(
+        text="one bit of a resident weight of layer 1 flips after the weights were hashed",
+        family="llama",
+        boundary="layers.1.mlp_out",
+    ),
+    "leaked_mirror": Fault(text="a copy of the resident weights stays in the host's memory"),
+    "late_read": Fault(text="the checkpoint is opened again while the plan is sealed"),
+    "swapped_scale": Fault(
+        text="two scales of a quantized bank of layer 0 change places",
+        family="qwen3_5_moe",
+        boundary="layers.0.routed_out",
+    ),
+    "wrong_token": Fault(text="one token of the reference fixture is wrong", child="fixture"),
+}
+"""By name, which is that of its module here."""
+
+
+def planted(fault: str) -> dict[str, Any]:
+    """What a run's request says of a planted fault: its name, and the command of the child.
 
     Raises:
         InvalidInputError: For an unknown fault, listing the known ones.
     """
     require_fault(fault)
-    return (sys.executable, "-m", "harness.laboratory.faults", fault)
+    child = FAULTS[fault].child
+    argv = (sys.executable, "-m", "harness.laboratory.faults", fault, child)
+    return {"planted_fault": fault, f"{child}_argv": argv}
 
 
 def require_fault(fault: str) -> None:

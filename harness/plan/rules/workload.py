@@ -2,7 +2,15 @@
 
 from collections.abc import Iterator
 
-from harness.plan.checks import ACCEPTANCE, LIMITED, STATE_CHECKS, TELEMETRY, UNPLANNED_BYTES
+from harness.plan.checks import (
+    ACCEPTANCE,
+    DEVICE_CHECKS,
+    LIMITED,
+    STATE_CHECKS,
+    TELEMETRY,
+    UNPLANNED_BYTES,
+    device_checks,
+)
 from harness.plan.partition import partition_faults
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import CheckLimit, Checks, Finding, ModelRange, Workload
@@ -70,12 +78,12 @@ def _fixture(context: RuleContext) -> Iterator[Finding]:
 def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     seen: set[str] = set()
     for where, listed, known in (
-        ("acceptance", checks.acceptance, ACCEPTANCE),
+        ("acceptance", checks.acceptance, {**ACCEPTANCE, **STATE_CHECKS, **DEVICE_CHECKS}),
         ("telemetry", checks.telemetry, TELEMETRY),
     ):
         for index, check in enumerate(listed):
             path = f"$.checks.{where}[{index}]"
-            if check.id not in known and not (where == "acceptance" and check.id in STATE_CHECKS):
+            if check.id not in known:
                 message = f"unknown {where} check {check.id!r}"
                 yield Finding(path=f"{path}.id", rule=CHECKS, message=message)
             if check.id in seen:
@@ -85,6 +93,7 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
             yield from _limit(context, f"{path}.limit", check)
     declared = {check.id for check in checks.acceptance}
     own = () if context.support is None else context.support.acceptance_checks
+    own = (*own, *device_checks(context.plan.resources))
     for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)

@@ -1,8 +1,12 @@
-"""Check of the memory ledger: planned bytes at every point, as ledger and witness both saw them."""
+"""Check of the memory ledger: planned bytes at every point, as ledger and witness both saw them.
+
+What lies in a device's own memory no witness sees: the ledger's sums of it are judged by the check
+of that memory.
+"""
 
 from collections import Counter
 
-from harness.plan.records import Materialization, Plan
+from harness.plan.records import ACCELERATOR_VRAM, Materialization, Plan
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.intent import is_transient, is_wanted, planned_bytes
 from harness.reconcile.view import POINTS, Subject, memory_ids
@@ -12,6 +16,16 @@ ALIGNMENT_BYTES = 64
 """Each tensor of an arena starts at a multiple of this."""
 MAX_PAGE_BYTES = 64 << 10
 """An arena ends on a page; no supported kernel has larger base pages."""
+
+
+def device_memories(plan: Plan) -> list[str]:
+    """Ids of the memories that only a driver can measure, in plan order."""
+    return [
+        memory.id
+        for node in plan.resources.nodes
+        for memory in node.memory_resources
+        if memory.kind == ACCELERATOR_VRAM
+    ]
 
 
 def live_at(plan: Plan, point: str) -> list[Materialization]:
@@ -29,7 +43,12 @@ def live_at(plan: Plan, point: str) -> list[Materialization]:
 def declared_at(plan: Plan, point: str) -> list[Materialization]:
     """Materializations that the witness reads at a point: released ones too, to see them gone."""
     later = "after_population" if point in RELEASED_POINTS else point
-    return live_at(plan, later)
+    return _witnessed(plan, live_at(plan, later))
+
+
+def _witnessed(plan: Plan, intents: list[Materialization]) -> list[Materialization]:
+    hidden = device_memories(plan)
+    return [intent for intent in intents if intent.memory_resource_id not in hidden]
 
 
 def unmapped(findings: Findings, arenas: KeyedRows, intent: Materialization) -> None:
@@ -62,6 +81,7 @@ def ledger(subject: Subject, findings: Findings) -> None:
 
 def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
     expected: dict[Key, Row] = {}
+    hidden = device_memories(plan)
     allocated: Counter[tuple[str, str]] = Counter()
     for key, row in arenas.rows.items():
         if row["mapped_bytes"] > 0:
@@ -70,10 +90,11 @@ def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
         live = live_at(plan, point)
         requested = planned_bytes(live)
         for memory in memory_ids(plan.resources):
+            seen = {} if memory in hidden else {"allocated_bytes": allocated[point, memory]}
             expected[(point, memory)] = {
                 "requested_bytes": requested.get(memory, 0),
-                "allocated_bytes": allocated[point, memory],
                 "num_arenas": sum(intent.memory_resource_id == memory for intent in live),
+                **seen,
             }
     return expected
 
@@ -96,7 +117,7 @@ def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) 
     planned = {
         (point, intent.id): intent.expected_bytes
         for point in POINTS
-        for intent in live_at(plan, point)
+        for intent in _witnessed(plan, live_at(plan, point))
     }
     sizes: dict[str, tuple[str, int]] = {}
     for key in sorted(arenas.rows, key=lambda key: _order(key[0])):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from harness.reconcile.checks import (
     conditions,
+    device,
     integrity,
     ledger,
     memory,
@@ -36,6 +37,7 @@ CHECKS: Mapping[str, Check] = {
     "memory.ledger": ledger.ledger,
     "memory.invariants": memory.invariants,
     "memory.release": memory.released,
+    "memory.device": device.device,
     "steps.complete": steps.complete,
     "steps.repeat": steps.repeat,
     "state.selfproof": state.selfproof,

@@ -149,13 +149,15 @@ def test_boundaries_are_those_of_the_range_with_global_numbers(
     }
     per_layer = 18
     assert [len(names[role]) for role in ("first", "middle", "last", "single")] == [
+        4 + per_layer,
         3 + per_layer,
-        2 + per_layer,
-        2 + per_layer + 2,
-        3 + 3 * per_layer + 2,
+        3 + per_layer + 2,
+        4 + 3 * per_layer + 2,
     ]
-    assert names["first"][:4] == ("token_ids", "embedding", "page_table", "layers.0.input_norm")
-    assert names["last"][:3] == ("input_plane", "page_table", "layers.2.input_norm")
+    shared = ("page_table", "layers.0.input_norm")
+    assert names["first"][:5] == ("token_ids", "positions", "embedding", *shared)
+    shared = ("page_table", "layers.2.input_norm")
+    assert names["last"][:4] == ("positions", "input_plane", *shared)
     assert names["last"][-3:] == ("layers.2.layer_scalar", "final_norm", "logits")
     assert all(len(set(listed)) == len(listed) for listed in names.values())
     layer = [n.removeprefix("layers.2.") for n in names["last"] if n.startswith("layers.2.")]

@@ -73,6 +73,7 @@ def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
     for name, tensor in executor.declared_state().items():
         assert torch.equal(tensor, after[name]), name
     assert seen["token_ids"].tolist() == list(ids)
+    assert seen["positions"].tolist() == list(range(9, 9 + rows))
     # Pages of four, from the second on: the slot of a position is its number plus four.
     assert seen["page_table"].tolist() == list(range(4, 4 + 9 + rows))
     assert seen["layers.0.slots"].tolist() == list(range(4 + 2, 4 + 9 + rows))

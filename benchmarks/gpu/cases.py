@@ -1,0 +1,304 @@
+"""One case per kernel, in the shapes of the published models. Measures nothing.
+
+A case calls the op through its public function, as the adapters' own functions come from the same
+place; what it reads and writes, and its multiplications, are counted from the shapes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+import kernels.attention.api as attention
+import kernels.causal_conv.api as causal_conv
+import kernels.delta_rule.api as delta_rule
+import kernels.embedding.api as embedding
+import kernels.fingerprint.api as fingerprint
+import kernels.fp8_linear.api as fp8_linear
+import kernels.gated_activation.api as gated_activation
+import kernels.gated_norm.api as gated_norm
+import kernels.grouped_moe.api as grouped_moe
+import kernels.kv_cache.api as kv_cache
+import kernels.linear.api as linear
+import kernels.nvfp4.api as nvfp4
+import kernels.rms_norm.api as rms_norm
+import kernels.rope.api as rope
+import kernels.sampling.api as sampling
+import kernels.sigmoid_gate.api as sigmoid_gate
+import kernels.softcap.api as softcap
+from kernels.grouped_moe.records import NvFp4Bank
+from kernels.nvfp4.quantize import quantize
+from kernels.nvfp4.records import NvFp4Rows
+
+Outputs = tuple[torch.Tensor, ...]
+EXACT = 0.0
+ROUNDED = 2e-2
+"""bfloat16 outputs keep 8 bits; sums of another order move the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One op at one shape."""
+
+    name: str
+    run: Callable[[str], Outputs]
+    """With a kernel set; gives what is compared, state included, from a state made anew."""
+    num_bytes: int
+    """Read and written by an ideal kernel."""
+    num_flop: int = 0
+    tolerance: float = ROUNDED
+    """Of the largest magnitude of the reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How large the cases are; small ones show on a host that every line works."""
+
+    rows: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    vocabulary: int
+    experts: int
+    intermediate: int
+
+
+FULL = Sizes(
+    rows=64,
+    hidden=2048,
+    heads=16,
+    kv_heads=2,
+    head_dim=256,
+    context=4096,
+    vocabulary=151_936,
+    experts=64,
+    intermediate=512,
+)
+DRY = Sizes(
+    rows=3,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    context=64,
+    vocabulary=512,
+    experts=4,
+    intermediate=32,
+)
+
+
+def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    """Every op once for one row (decode) and, where it makes a difference, for many."""
+    torch.manual_seed(0)
+    for rows in (1, sizes.rows):
+        yield from _row_wise(sizes, rows, device)
+        yield from _products(sizes, rows, device)
+        yield _attention(sizes, rows, device)
+        yield from _mixers(sizes, rows, device)
+    yield from _one_row(sizes, device)
+
+
+def _random(*shape: int, device: torch.device) -> torch.Tensor:
+    return torch.randn(shape, device=device).bfloat16()
+
+
+def _nbytes(*tensors: torch.Tensor) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _row_wise(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
+    x, weight = _random(rows, sizes.hidden, device=device), _random(sizes.hidden, device=device)
+    gate_up = _random(rows, 2 * sizes.intermediate, device=device)
+    heads = _random(rows, sizes.heads, sizes.head_dim, device=device)
+    angle = torch.rand(rows, sizes.head_dim // 2, device=device)
+    cos, sin = rope.angles(angle.cos(), angle.sin())
+
+    def one(name: str, run: Callable[[str], torch.Tensor], *read: torch.Tensor) -> Case:
+        output = run("torch-reference/1")
+        num_bytes = _nbytes(output, *read)
+        return Case(name=f"{name}, {rows} rows", run=lambda s: (run(s),), num_bytes=num_bytes)
+
+    yield one("rms_norm", lambda s: rms_norm.rms_norm(x, weight, 1e-6, kernel_set=s), x)
+    yield Case(
+        name=f"add_rms_norm, {rows} rows",
+        run=lambda s: rms_norm.add_rms_norm(x, x, weight, 1e-6, True, kernel_set=s),
+        num_bytes=4 * x.nbytes,
+    )
+    yield one("rope", lambda s: rope.rope(heads, cos, sin, kernel_set=s), heads)
+    yield one("silu_gated", lambda s: gated_activation.silu_gated(gate_up, kernel_set=s), gate_up)
+    yield one(
+        "gelu_tanh_gated",
+        lambda s: gated_activation.gelu_tanh_gated(gate_up, kernel_set=s),
+        gate_up,
+    )
+    yield one("sigmoid_gate", lambda s: sigmoid_gate.sigmoid_gate(x, x, kernel_set=s), x, x)
+    yield one("softcap", lambda s: softcap.softcap_(x.clone(), 30.0, kernel_set=s), x)
+
+
+def _products(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
+    outputs, columns = 2 * sizes.intermediate, sizes.hidden
+    x = _random(rows, columns, device=device)
+    weight = _random(outputs, columns, device=device) * columns**-0.5
+    flop = 2 * rows * outputs * columns
+
+    def one(name: str, run: Callable[[str], torch.Tensor], num_bytes: int) -> Case:
+        return Case(
+            name=f"{name}, {rows} rows",
+            run=lambda s: (run(s),),
+            num_bytes=x.nbytes + num_bytes,
+            num_flop=flop,
+        )
+
+    yield one("linear", lambda s: linear.linear(x, weight, kernel_set=s), weight.nbytes)
+    fp8, scale = weight.to(torch.float8_e4m3fn), torch.ones(outputs, device=device)
+    yield one(
+        "fp8_linear", lambda s: fp8_linear.fp8_linear(x, fp8, scale, kernel_set=s), fp8.nbytes
+    )
+    packed = _packed(outputs, columns, device)
+    yield one(
+        "nvfp4_linear", lambda s: nvfp4.nvfp4_linear(x, packed, kernel_set=s), packed.num_bytes
+    )
+    yield _experts(sizes, rows, x, device)
+
+
+def _packed(outputs: int, columns: int, device: torch.device) -> NvFp4Rows:
+    made = quantize(torch.randn(outputs, columns) * columns**-0.5)
+    return NvFp4Rows(
+        codes=made.codes.to(device),
+        block_scales=made.block_scales.to(device),
+        row_scales=made.row_scales.to(device),
+    )
+
+
+def _experts(sizes: Sizes, rows: int, x: torch.Tensor, device: torch.device) -> Case:
+    def stacked(outputs: int, columns: int) -> list[torch.Tensor]:
+        parts = [_packed(outputs, columns, device) for _ in range(sizes.experts)]
+        scales = torch.stack([part.block_scales.view(torch.uint8) for part in parts])
+        return [
+            torch.stack([part.codes for part in parts]),
+            scales.view(torch.float8_e4m3fn),
+            torch.stack([part.row_scales for part in parts]),
+        ]
+
+    up, down = (
+        stacked(2 * sizes.intermediate, sizes.hidden),
+        stacked(sizes.hidden, sizes.intermediate),
+    )
+    bank = NvFp4Bank(
+        gate_up_codes=up[0],
+        gate_up_block_scales=up[1],
+        gate_up_row_scales=up[2],
+        down_codes=down[0],
+        down_block_scales=down[1],
+        down_row_scales=down[2],
+    )
+    logits = torch.randn(rows, sizes.experts, device=device)
+    top_k = min(8, sizes.experts)
+    touched = min(sizes.experts, rows * top_k)
+    return Case(
+        name=f"grouped_moe, {rows} rows",
+        run=lambda s: (grouped_moe.grouped_moe(x, logits, top_k, bank, kernel_set=s)[0],),
+        num_bytes=touched * bank.bytes_per_expert + 2 * x.nbytes,
+        num_flop=6 * rows * top_k * sizes.hidden * sizes.intermediate,
+    )
+
+
+def _attention(sizes: Sizes, rows: int, device: torch.device) -> Case:
+    slots = torch.randperm(sizes.context, device=device)
+    cache = (sizes.context, sizes.kv_heads, sizes.head_dim)
+    k, v = _random(*cache, device=device), _random(*cache, device=device)
+    q = _random(rows, sizes.heads, sizes.head_dim, device=device)
+
+    def run(kernel_set: str) -> Outputs:
+        step = attention.select(kernel_set).prepare(
+            rows, sizes.context - rows, dtype=q.dtype, device=device
+        )
+        scale = sizes.head_dim**-0.5
+        return (attention.paged_attention(q, k, v, slots, step, scale, kernel_set=kernel_set),)
+
+    flop = 4 * rows * sizes.heads * sizes.context * sizes.head_dim
+    return Case(
+        name=f"paged_attention, {rows} rows",
+        run=run,
+        num_bytes=_nbytes(q, q, k, v, slots),
+        num_flop=flop,
+    )
+
+
+def _mixers(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
+    channels, taps = sizes.hidden, 4
+    x = _random(rows, channels, device=device)
+    weight, inputs = (
+        _random(channels, taps, device=device),
+        _random(channels, taps - 1, device=device),
+    )
+
+    def convolve(kernel_set: str) -> Outputs:
+        state = inputs.clone()
+        return causal_conv.causal_conv(x, weight, state, kernel_set=kernel_set), state
+
+    yield Case(name=f"causal_conv, {rows} rows", run=convolve, num_bytes=2 * _nbytes(x, inputs))
+    heads, size = sizes.heads, 128 if sizes.hidden >= 2048 else 16
+    q, k = (_random(rows, heads // 2, size, device=device) for _ in range(2))
+    v, gate = (_random(rows, heads, size, device=device) for _ in range(2))
+    a, b = (_random(rows, heads, device=device) for _ in range(2))
+    a_log, dt_bias = -torch.rand(heads, device=device), torch.rand(heads, device=device)
+    held = torch.randn(heads, size, size, device=device)
+
+    def advance(kernel_set: str) -> Outputs:
+        state = held.clone()
+        read = delta_rule.delta_rule(q, k, v, a, b, a_log, dt_bias, state, kernel_set=kernel_set)
+        return read, state
+
+    yield Case(
+        name=f"delta_rule, {rows} rows", run=advance, num_bytes=_nbytes(q, k, v, v, held, held)
+    )
+    norm = _random(size, device=device)
+    yield Case(
+        name=f"gated_norm, {rows} rows",
+        run=lambda s: (gated_norm.gated_norm(v, gate, norm, 1e-6, kernel_set=s),),
+        num_bytes=3 * v.nbytes,
+    )
+
+
+def _one_row(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    ids = torch.randint(0, sizes.vocabulary, (sizes.rows,), device=device)
+    table = _random(sizes.vocabulary, sizes.hidden, device=device)
+    yield Case(
+        name="embedding",
+        run=lambda s: (embedding.embedding(ids, table, kernel_set=s),),
+        num_bytes=2 * sizes.rows * sizes.hidden * 2,
+        tolerance=EXACT,
+    )
+
+    def digest(kernel_set: str) -> Outputs:
+        lanes = fingerprint.fingerprint(table, kernel_set=kernel_set)
+        return (torch.tensor([int(lanes[at : at + 8], 16) for at in range(0, len(lanes), 8)]),)
+
+    yield Case(
+        name="fingerprint",
+        run=digest,
+        num_bytes=table.nbytes,
+        tolerance=EXACT,
+    )
+    logits = torch.randn(sizes.vocabulary, device=device)
+
+    def choose(kernel_set: str) -> Outputs:
+        token, margin = sampling.greedy(logits, kernel_set=kernel_set)
+        return (torch.tensor([float(token), margin]),)
+
+    yield Case(name="greedy", run=choose, num_bytes=logits.nbytes, tolerance=EXACT)
+    rows = (sizes.rows, sizes.kv_heads, sizes.head_dim)
+    k, v = _random(*rows, device=device), _random(*rows, device=device)
+    slots = torch.randperm(2 * sizes.rows, device=device)[: sizes.rows]
+
+    def store(kernel_set: str) -> Outputs:
+        caches = [
+            torch.zeros(2 * sizes.rows, *rows[1:], device=device).bfloat16() for _ in range(2)
+        ]
+        kv_cache.store(k, v, caches[0], caches[1], slots, kernel_set=kernel_set)
+        return (*caches, kv_cache.load(caches[0], slots, kernel_set=kernel_set))
+
+    yield Case(name="kv_cache", run=store, num_bytes=6 * k.nbytes, tolerance=EXACT)

@@ -1,0 +1,179 @@
+"""Studies checked anew: what a study says must be what its tables and records give.
+
+The analysis runs again, by the same pure functions, on the rows that the store holds; a finding, a
+matrix or a ledger of trials that says anything else is a problem of that study.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.canonical import canonical_bytes, parse_json
+from harness.errors import EvidenceError, HarnessError
+from harness.evidence.record import LoadedRecord, load_record
+from harness.evidence.scan import Problem, one_line, problem
+from harness.evidence.store import Store
+from harness.evidence.studies import StudyPredicate, study_predicate
+from harness.laboratory.compare import TABLES, recompute
+from harness.laboratory.localization import case_finding, case_matrix, findings
+from harness.laboratory.matrix import matrix_rows
+from harness.laboratory.record_states import recheck_state
+from harness.laboratory.replay import TABLE, recompute_replay
+from harness.laboratory.trials import CaseTables, trial_rows
+from harness.plan.load import parse_plan
+from harness.realize.arming import parse_arming
+
+Rows = list[dict[str, Any]]
+
+
+def recheck_studies(store: Store) -> list[Problem]:
+    """Every study of a store that contradicts what it rests on, sorted by path.
+
+    A study that cannot be read is left to the check of the store's integrity.
+    """
+    problems = []
+    for digest in store.digests("studies"):
+        try:
+            study = study_predicate(store.read_study(digest))
+        except HarnessError:
+            continue
+        path = store.path("studies", digest)
+        try:
+            texts = recheck(store, study)
+        except HarnessError as error:
+            texts = [one_line(error)]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            texts = [f"its parameters cannot be read: {error!r}"[:300]]
+        problems += [problem(path, "broken_reference", text) for text in texts]
+    return sorted(problems)
+
+
+def recheck(store: Store, study: StudyPredicate) -> list[str]:
+    """What a study says otherwise than its tables and records do.
+
+    Raises:
+        HarnessError: When something that it names cannot be read.
+    """
+    check = _CHECKS.get(study.kind)
+    return [] if check is None else check(store, study)
+
+
+def case_tables(store: Store, study: StudyPredicate, number: int) -> CaseTables:
+    """What was observed of one case of a localization, as the store holds it."""
+    arming, case = parse_arming(study.parameters["arming"]), study.parameters["cases"][number]
+    index = case["record"]
+    if index is None:
+        return CaseTables(
+            num_realizations=_declared_trials(store, study, number, arming.repetitions),
+            repetitions=arming.repetitions,
+        )
+    record = load_record(study.records[index], store)
+    workload = parse_plan(record.plan_bytes(), where=record.digest).plan.workload
+    if workload is None or record.predicate.plan.digest != case["plan_digest"]:
+        raise EvidenceError(
+            "a case is not about its record's plan",
+            expected=record.predicate.plan.digest,
+            got=str(case["plan_digest"]),
+        )
+    return CaseTables(
+        num_realizations=workload.fresh_realizations,
+        repetitions=arming.repetitions,
+        ledger=record.rows("trials"),
+        steps=_by_realization(record),
+        **{
+            name: {
+                table.realization: store.read_table_rows(table.written())
+                for table in study.tables
+                if (table.case, table.name) == (number, name) and table.realization is not None
+            }
+            for name in ("boundaries", "armed_steps", "replay_states")
+        },
+    )
+
+
+def _localization(store: Store, study: StudyPredicate) -> list[str]:
+    problems, found = [], []
+    for number in range(len(study.parameters["cases"])):
+        case = case_tables(store, study, number)
+        expected = {"matrix": matrix_rows(case_matrix(case)), "case_trials": trial_rows(case)}
+        for name, rows in expected.items():
+            if study_rows(store, study, number, name) != rows:
+                problems.append(f"table {name} of case {number} is not what its trials give")
+        found.append(case_finding(case))
+    if plain(findings(found)) != study.findings:
+        problems.append(_difference(study.findings, plain(findings(found))))
+    return problems
+
+
+def study_rows(store: Store, study: StudyPredicate, case: int | None, name: str) -> Rows:
+    """Rows of one table of a study that covers all realizations.
+
+    Raises:
+        EvidenceError: When the study does not name it once, or its file is damaged.
+    """
+    named = [t for t in study.tables if (t.case, t.name, t.realization) == (case, name, None)]
+    if len(named) != 1:
+        raise EvidenceError(f"the study has no table {name} of case {case}")
+    return store.read_table_rows(named[0].written())
+
+
+def plain(document: Any) -> Any:
+    """A document as its canonical bytes are read back."""
+    return parse_json(canonical_bytes(document), where="findings")
+
+
+def _declared_trials(store: Store, study: StudyPredicate, number: int, repetitions: int) -> int:
+    # Without a record nothing else says how many were planned.
+    return len(study_rows(store, study, number, "case_trials")) // repetitions
+
+
+def _by_realization(record: LoadedRecord) -> dict[int, Rows]:
+    return {n: rows for n, rows in record.by_realization("steps").items() if n is not None}
+
+
+def _difference(said: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The first place at which findings differ, in words."""
+    for number, (one, other) in enumerate(zip(said.get("cases", ()), found["cases"], strict=False)):
+        for name in sorted({*one, *other}):
+            if one.get(name) != other.get(name):
+                return (
+                    f"says {name} of case {number} is {one.get(name)!r}, "
+                    f"its tables give {other.get(name)!r}"
+                )
+    return f"says {said.get('status')!r}, its tables give {found['status']!r}"
+
+
+def _comparison(store: Store, study: StudyPredicate) -> list[str]:
+    found = recompute(store, study)
+    rows = {name: getattr(found, name) for name in TABLES}
+    return _otherwise(store, study, rows, found.findings)
+
+
+def _replay(store: Store, study: StudyPredicate) -> list[str]:
+    rows, found = recompute_replay(store, study)
+    return _otherwise(store, study, {TABLE: rows}, found)
+
+
+def _otherwise(
+    store: Store, study: StudyPredicate, rows: Mapping[str, Rows], found: Mapping[str, Any]
+) -> list[str]:
+    """Where a study's tables or findings are not those that were computed again."""
+    problems = [
+        f"table {name} is not what its records give"
+        for name, expected in rows.items()
+        if study_rows(store, study, None, name) != expected
+    ]
+    computed = plain(found)
+    problems += [
+        f"says {name} is {study.findings.get(name)!r}, its records give {computed.get(name)!r}"
+        for name in sorted({*study.findings, *computed})
+        if study.findings.get(name) != computed.get(name)
+    ]
+    return problems
+
+
+_CHECKS: Mapping[str, Callable[[Store, StudyPredicate], list[str]]] = {
+    "localization": _localization,
+    "comparison": _comparison,
+    "replay": _replay,
+    "state": recheck_state,
+}

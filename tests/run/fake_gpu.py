@@ -1,0 +1,22 @@
+"""Runs a child's module with a GPU that is not there: ``fake_gpu.py -m MODULE ARGUMENTS``.
+
+The driver's seam is replaced and nothing above it: what decides about blocks, transfers and the
+device's ledger is the code that runs on a GPU.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "state"))
+
+from fake_driver import FakeDriver
+
+import harness.run.devices as devices
+
+CAPACITY_BYTES = 1 << 30
+
+if __name__ == "__main__":
+    devices.CudaDriver = lambda uuid: FakeDriver(CAPACITY_BYTES)  # type: ignore[assignment,misc]
+    module, sys.argv = sys.argv[2], [sys.argv[2], *sys.argv[3:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,0 +1,110 @@
+"""A whole run over a GPU that is not there: all is as on one, but for where the tensors are."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import ExitCode
+from harness.evidence.store import Store
+from harness.measure.environment import DeviceRequest, probe_environment
+from harness.measure.gpus import Gpu, GpuSystem
+from harness.plan.load import LoadedPlan
+from harness.run import processes, supervisor
+from harness.run.request import RunRequest
+
+MIB = 1 << 20
+GIB = 1 << 30
+GPU = Gpu(
+    uuid="GPU-5d1c2f3e-0000-0000-0000-000000000001",
+    memory_bytes=GIB,
+    name="A GPU",
+    compute_capability="9.0",
+    is_mig_instance=False,
+)
+SYSTEM = GpuSystem(driver_version="999.1", cuda_driver_version="99.0", gpus=(GPU,))
+DEVICE = {
+    "kind": "cuda",
+    "simulated_vram_bytes": None,
+    "system_ram_limit_bytes": 512 * MIB,
+    "assumed_vram_bytes": GIB,
+}
+
+
+@pytest.fixture
+def run_on_gpu(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[LoadedPlan], tuple[int, Store]]:
+    stub = tmp_path / "python"
+    script = Path(__file__).with_name("fake_gpu.py")
+    stub.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    stub.chmod(0o755)
+    monkeypatch.setattr(
+        supervisor, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
+    )
+    monkeypatch.setattr(supervisor.sys, "executable", str(stub))
+
+    def _run(plan: LoadedPlan) -> tuple[int, Store]:
+        assert plan.path is not None
+        request = RunRequest(
+            experiment="small",
+            plan_path=plan.path,
+            plan_digest=None,
+            store=tmp_path / "store",
+            cache=cache,
+            device=DeviceRequest(kind="cuda"),
+            as_json=True,
+            producer_argv=(str(stub), "-m", "harness.run.producer"),
+        )
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = supervisor.run(request)
+        return code, Store(request.store)
+
+    return _run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staging", ["whole", "streaming"])
+def test_only_where_the_tensors_are_is_found_wrong(
+    run_on_gpu: Callable[[LoadedPlan], tuple[int, Store]],
+    freeze_plan: Callable[..., LoadedPlan],
+    staging: str,
+) -> None:
+    realization = {
+        "staging": staging,
+        "staging_window_bytes": None if staging == "whole" else MIB,
+        # The memory of a GPU that is not there lies in the host's pages, outside every mapping.
+        "unplanned_host_bytes": 64 * MIB,
+        "unplanned_device_bytes": 0,
+    }
+    plan = freeze_plan(
+        device=DEVICE, realization=realization, determinism__kernel_set="torch-reference/1"
+    )
+    assert "memory.device" in {check.id for check in plan.plan.checks.acceptance}
+    code, store = run_on_gpu(plan)
+    (digest,) = store.digests("verdicts")
+    verdict: dict[str, Any] = store.read_verdict(digest)["predicate"]
+    assert code == ExitCode.FAILED
+    table = store.path("tables", verdict["differences"]["digest"])
+    differences = pq.read_table(table).to_pylist()
+    assert {(each["path"], each["expected"], each["got"]) for each in differences} == {
+        (path, '"cuda-gpu"', '"unknown"')
+        for path in (
+            "$.applicability_key.device_class",
+            "tables/facts/r0[name=device_class].value",
+        )
+    }
+
+
+def test_children_get_what_determinism_on_a_gpu_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    environment = processes.child_environment(2)
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert environment["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
