@@ -12,7 +12,7 @@ ON_GPU = (
     "determinism.kernel_set=triton/1",
     "determinism.batch_invariant=true",
     "+workload.decode_mode=recorded",
-    "+realization.unplanned_device_bytes=67108864",
+    "realization.unplanned_device_bytes=67108864",
     "realization.unplanned_host_bytes=8388608",
 )
 """On a GPU the graphs hold memory, and its libraries grow the host's heap."""
