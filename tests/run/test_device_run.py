@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import ExitCode
+from harness.adapters.families import layout_for
+from harness.errors import ExitCode, NotEvaluableError
 from harness.evidence.store import Store
 from harness.measure.environment import DeviceRequest, probe_environment
 from harness.measure.gpus import Gpu, GpuSystem
+from harness.plan.check import check_plan
 from harness.plan.load import LoadedPlan
 from harness.run import processes, supervisor
 from harness.run.request import RunRequest
+from harness.run.runnable import require_runnable
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -100,6 +104,35 @@ def test_only_where_the_tensors_are_is_found_wrong(
             "tables/facts/r0[name=device_class].value",
         )
     }
+
+
+def test_no_plan_for_a_gpu_leaves_its_memory_unchecked(
+    freeze_plan: Callable[..., LoadedPlan],
+) -> None:
+    loaded = freeze_plan(device=DEVICE, determinism__kernel_set="triton/1")
+    checks = loaded.plan.checks
+    assert checks is not None
+    kept = tuple(check for check in checks.acceptance if check.id != "memory.device")
+    plan = replace(loaded.plan, checks=replace(checks, acceptance=kept))
+    layout = layout_for("llama")
+    findings = check_plan(
+        replace(loaded, plan=plan), environment=None, support=layout, manifest=None
+    )
+    assert any("memory.device" in finding.message for finding in findings)
+    require_runnable(loaded.plan, layout)
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel_set"),
+    [(DEVICE, "torch-cpu/1"), (DEVICE, "torch-cpu-invariant/1"), (None, "triton/1")],
+)
+def test_a_kernel_set_of_another_device_is_not_replaced(
+    freeze_plan: Callable[..., LoadedPlan], device: Any, kernel_set: str
+) -> None:
+    changes = {} if device is None else {"device": device}
+    plan = freeze_plan(determinism__kernel_set=kernel_set, **changes).plan
+    with pytest.raises(NotEvaluableError, match="does not run on this plan's compute unit"):
+        require_runnable(plan, layout_for("llama"))
 
 
 def test_children_get_what_determinism_on_a_gpu_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
 """A GPU that is not there: tensors on the host, counted the way CUDA's caching allocator counts.
 
 Holds what was taken by weak reference, so that a block whose tensors are gone is free, as the
-allocator sees it. Copies on its side stream happen when they are waited for, so that a buffer
-which is overwritten too early shows.
+allocator sees it. Its side stream only writes down in which order it was used.
 """
 
 import errno
