@@ -22,6 +22,8 @@ PLANS = {
     "tiny_llama_streaming": "tiny_llama_streaming",
     "tiny_qwen_nvfp4": "tiny_qwen_nvfp4",
 }
+UNPINNED = ("r1_block_a",)
+"""Their plans are derived where the hub can be reached."""
 """Experiment -> the plan that it pins; a planted fault is no part of a plan."""
 
 
@@ -51,7 +53,16 @@ def test_each_experiment_composes_and_pins_its_plan(repo_root: Path, name: str) 
 
 def test_every_experiment_file_is_covered_here(repo_root: Path) -> None:
     files = {path.stem for path in (repo_root / "experiments" / "experiment").glob("*.yaml")}
-    assert files == set(PLANS)
+    assert files == {*PLANS, *UNPINNED}
+
+
+@pytest.mark.parametrize("name", UNPINNED)
+def test_an_experiment_without_a_plan_can_only_be_derived(repo_root: Path, name: str) -> None:
+    folder = repo_root / "experiments"
+    said = refused(folder, f"experiment={name}")
+    assert f"harness plan derive experiment={name}" in said
+    config = compose_experiment([f"experiment={name}"], config_dir=folder, needs_plan=False)
+    assert (config.name, config.plan_digest) == (name, None)
 
 
 def test_the_tiny_models_weights_are_at_least_four_mebibytes(repo_root: Path) -> None:

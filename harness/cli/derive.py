@@ -18,11 +18,13 @@ PLAN_FOLDER = Path("runs") / "plans"
 
 def derive(options: Namespace) -> int:
     """Compute an experiment's plan with exact bytes, and freeze it under a new name."""
-    config = compose_experiment(options.overrides, config_dir=config_dir(options.config_dir))
+    config = compose_experiment(
+        options.overrides, config_dir=config_dir(options.config_dir), needs_plan=False
+    )
     device_request(config)
     with Progress() as progress:
         document, manifest = derive_settings(
-            _settings(config),
+            settings_of(config),
             cache=config.cache or default_cache(),
             progress=progress.update,
             accept_terms=config.accept_terms,
@@ -34,7 +36,8 @@ def derive(options: Namespace) -> int:
     return int(ExitCode.PASSED)
 
 
-def _settings(config: ExperimentConfig) -> Settings:
+def settings_of(config: ExperimentConfig) -> Settings:
+    """The governed sections of a composed experiment, as derivation takes them."""
     return Settings(
         name=config.name,
         model=config.model,

@@ -35,6 +35,7 @@ from harness.experiment.fields import GOVERNED, faults, governed_changes, refusa
 _NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 _NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.\-]+")
 MAX_JOBS = 1000
+PLAN_FOLDER = "plans"
 _REFUSED = {
     "accept_terms": "accept a checkpoint's terms",
     "allow_large": "agree to a large checkpoint",
@@ -90,13 +91,16 @@ class ExperimentConfig:
         )
 
 
-def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> ExperimentConfig:
+def compose_experiment(
+    overrides: Sequence[str], *, config_dir: Path, needs_plan: bool = True
+) -> ExperimentConfig:
     """Compose one experiment from the configuration folder and Hydra overrides.
 
     Args:
         overrides: Hydra overrides (``experiment=NAME``, ``field=value``); ``plan=PATH`` names
             another frozen plan, relative to the working folder.
         config_dir: Folder with ``config.yaml`` and the groups.
+        needs_plan: Whether the experiment must pin its plan; to derive one, it need not.
 
     Raises:
         InvalidInputError: When nothing can be composed, or a key or value is refused.
@@ -120,7 +124,7 @@ def compose_experiment(overrides: Sequence[str], *, config_dir: Path) -> Experim
         pinned = config if len(selected) == len(rest) else _compose(selected)
     root = config_dir.resolve().parent
     given = {item.key_or_group for item in parsed}
-    path, digest = _plan_of(config, plans, root)
+    path, digest = _plan_of(config, plans, root, needs_plan=needs_plan)
     return ExperimentConfig(
         name=_name(config, path, plans),
         plan_path=path,
@@ -248,7 +252,7 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan_of(
-    config: Mapping[str, Any], plans: Sequence[str], root: Path
+    config: Mapping[str, Any], plans: Sequence[str], root: Path, *, needs_plan: bool
 ) -> tuple[Path, str | None]:
     if len(plans) > 1:
         raise InvalidInputError("plan= is given more than once", got=", ".join(plans))
@@ -257,7 +261,16 @@ def _plan_of(
         if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
             text = text[1:-1]
         return Path(text).absolute(), None
-    pinned = config["plan"]
+    pinned, name = config["plan"], config["name"]
+    if not pinned and name is not None:
+        if needs_plan:
+            raise InvalidInputError(
+                f"experiment {name} has no frozen plan yet",
+                expected="a plan that the experiment pins, or plan=PATH",
+                hint=f"freeze one: `harness plan derive experiment={name}`, then "
+                "`harness run plan=PATH` with the path it prints",
+            )
+        return root / PLAN_FOLDER / f"{name}.json", None
     if not pinned:
         raise InvalidInputError(
             "which experiment?",
