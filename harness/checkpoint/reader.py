@@ -1,13 +1,15 @@
 """Bounded reading: only planned tensors, each once, straight into the caller's memory, hashed.
 
 The reader holds at most one open descriptor and no tensor bytes of its own. It knows the planned
-manifest rows it was given and the files' headers, and nothing of plans or models. One thread.
+manifest rows it was given and the files' headers, and nothing of plans or models. One thread reads,
+and another hashes what was read; a tensor's digest is known when its reading ends.
 """
 
 import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +37,9 @@ from harness.errors import CheckpointError, ExitCode, HarnessError
 __all__ = ["BoundedReader", "ReadEntry", "SourceAccessError"]
 
 _DIGEST_BYTES = 32
-PIECE_BYTES = 4 << 20
-"""Read and hashed at a time, so that the hash finds the bytes still in cache."""
+PIECE_BYTES = 256 << 10
+"""Read at a time, while the piece before is hashed: small, so that a tensor of a mebibyte has
+several, and the hash finds the bytes still in cache."""
 
 
 class SourceAccessError(HarnessError):
@@ -79,6 +82,9 @@ class BoundedReader:
         self._digests = bytearray(_DIGEST_BYTES * len(self._index))
         self._num_fetches = array("Q", bytes(8 * len(self._index)))
         self._open: tuple[_Shard, int] | None = None
+        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hasher")
+        # Started now, as its stack would otherwise be pages that appear beside planned state.
+        self._hasher.submit(int).result()
         self._sealed = False
         self._num_refused = 0
         problems = entry_problems(entries)
@@ -158,6 +164,7 @@ class BoundedReader:
     def seal(self) -> None:
         """Close, and refuse and count every read from now on."""
         self.close()
+        self._hasher.shutdown()
         self._sealed = True
 
     def records(self) -> list[dict[str, Any]]:
@@ -265,8 +272,11 @@ class BoundedReader:
         self._check_unchanged(shard, descriptor, entry)
         offset = self._offsets[entry.key]
         sha256 = hashlib.sha256()
-        for begin in range(0, entry.num_bytes, PIECE_BYTES):
-            with target[begin : begin + PIECE_BYTES] as piece:
+        hashed: Future[None] | None = None
+        piece = target[:0]
+        try:
+            for begin in range(0, entry.num_bytes, PIECE_BYTES):
+                piece = target[begin : begin + PIECE_BYTES]
                 count = read_exactly(descriptor, piece, offset + begin)
                 if count < len(piece):
                     raise CheckpointError(
@@ -276,7 +286,14 @@ class BoundedReader:
                         where=entry.file,
                         hint="the file was truncated while it was read",
                     )
-                sha256.update(piece)
+                if hashed is not None:
+                    hashed.result()
+                hashed = self._hasher.submit(_update, sha256, piece)
+        finally:
+            # Nothing may look at the caller's memory once this has returned.
+            if hashed is not None:
+                hashed.result()
+            piece.release()
         self._check_unchanged(shard, descriptor, entry)
         digest = "sha256:" + sha256.hexdigest()
         self._num_fetches[self._index[entry.key]] = 1
@@ -299,3 +316,9 @@ class BoundedReader:
                 got=str(now),
                 where=entry.file,
             )
+
+
+def _update(sha256: "hashlib._Hash", piece: memoryview) -> None:
+    """Hash a piece and let go of it."""
+    with piece:
+        sha256.update(piece)

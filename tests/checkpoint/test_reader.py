@@ -1,4 +1,5 @@
 import hashlib
+import mmap
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -133,14 +134,31 @@ def test_views_of_any_shape_and_type(tmp_path: Path, write_tensors: Any) -> None
     reader.read_into("z", memoryview(np.zeros((0, 4), dtype="float32")))
 
 
-def test_release_of_the_memory_is_not_held_back(tmp_path: Path, write_tensors: Any) -> None:
-    import mmap
-
-    contents = write_tensors({"a": 100})
+@pytest.mark.parametrize("size", [100, 3 * reader_module.PIECE_BYTES + 5])
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_release_of_the_memory_is_not_held_back(
+    tmp_path: Path,
+    write_tensors: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    ends_early: bool,
+) -> None:
+    contents = write_tensors({"a": size})
     reader = BoundedReader(tmp_path, all_planned(contents))
-    mapping = mmap.mmap(-1, 100)
+    mapping = mmap.mmap(-1, size)
     view = memoryview(mapping)
-    reader.read_into("a", view)
+    if ends_early:
+        whole = os.preadv
+        last = (size - 1) // reader_module.PIECE_BYTES * reader_module.PIECE_BYTES
+        start = (tmp_path / "model.safetensors").stat().st_size - size
+        monkeypatch.setattr(
+            os, "preadv", lambda fd, parts, at: 0 if at >= start + last else whole(fd, parts, at)
+        )
+        with pytest.raises(CheckpointError, match="ends early") as caught:
+            reader.read_into("a", view)
+        assert caught.value.__traceback__ is not None
+    else:
+        reader.read_into("a", view)
     view.release()
     mapping.close()  # raises BufferError while anything holds a view
 
