@@ -23,7 +23,13 @@ def select(kernel_set: str) -> Fp8Linear:
         TORCH_CPU_INVARIANT: cpu.fp8_linear_invariant,
         TORCH_REFERENCE: reference.fp8_linear,
     }
-    return choose("fp8_linear", kernel_set, implementations)
+    return choose("fp8_linear", kernel_set, implementations, _triton)
+
+
+def _triton() -> Fp8Linear:
+    from kernels.fp8_linear import kernel
+
+    return kernel.fp8_linear
 
 
 def fp8_linear(

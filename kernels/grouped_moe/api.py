@@ -18,6 +18,7 @@ from kernels.kernel_sets import (
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
+    TRITON,
     choose,
     require,
 )
@@ -46,11 +47,11 @@ def select(kernel_set: str) -> GroupedMoe:
         TORCH_CPU_INVARIANT: _cpu_invariant,
         TORCH_REFERENCE: _reference,
     }
-    return choose(_OP, kernel_set, builders)()
+    return choose(_OP, kernel_set, builders, _triton)()
 
 
 def _cpu() -> GroupedMoe:
-    expert = _cpu_expert(TORCH_CPU)
+    expert = _composed_expert(TORCH_CPU)
     return GroupedMoe(
         route=cpu.route,
         expert=expert,
@@ -60,7 +61,7 @@ def _cpu() -> GroupedMoe:
 
 
 def _cpu_invariant() -> GroupedMoe:
-    expert = _cpu_expert(TORCH_CPU_INVARIANT)
+    expert = _composed_expert(TORCH_CPU_INVARIANT)
     return GroupedMoe(
         route=cpu.route_invariant,
         expert=expert,
@@ -69,13 +70,28 @@ def _cpu_invariant() -> GroupedMoe:
     )
 
 
-def _cpu_expert(kernel_set: str) -> Expert:
+def _composed_expert(kernel_set: str) -> Expert:
     return functools.partial(
         cpu.expert,
         linear=linear.select(kernel_set),
         nvfp4_linear=nvfp4.select(kernel_set),
         silu_gated=gated_activation.select_silu(kernel_set),
     )
+
+
+def _triton() -> Callable[[], GroupedMoe]:
+    from kernels.grouped_moe import kernel
+
+    def build() -> GroupedMoe:
+        expert = _composed_expert(TRITON)
+        return GroupedMoe(
+            route=kernel.route,
+            expert=expert,
+            routed=kernel.routed,
+            shared=functools.partial(kernel.shared, expert=expert),
+        )
+
+    return build
 
 
 def _reference() -> GroupedMoe:

@@ -10,6 +10,7 @@ matrix units do: an element of a product depends on its row and column alone.
 from collections.abc import Iterator
 
 import torch
+import triton
 import triton.language as tl
 
 from kernels.configurations import LINEAR
@@ -18,6 +19,8 @@ from kernels.device_code import (
     WIDE_BYTES,
     Variant,
     dot,
+    dot_exact,
+    e4m3,
     narrow,
     one_binary,
     placed_by_size,
@@ -29,6 +32,30 @@ from kernels.device_code import (
 
 OP = "linear"
 _SHIPPED_COLUMNS = 4096
+
+
+@triton.jit
+def tile_sums(
+    x_rows, weight_rows, has_row, has_output, COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
+):
+    """Float32 sums of a tile over all columns, by ascending blocks of them.
+
+    ``x_rows`` [B, 1] and ``weight_rows`` [1, O] point to the first column of each row, which the
+    masks ``has_row`` [B] and ``has_output`` [O] may withhold. Bytes of a weight are E4M3.
+    """
+    sums = tl.zeros([has_row.shape[0], has_output.shape[0]], tl.float32)
+    for start in range(0, COLUMNS, BLOCK_COLUMNS):
+        column = start + tl.arange(0, BLOCK_COLUMNS)
+        inside = column < COLUMNS
+        left = tl.load(x_rows + column[None, :], mask=has_row[:, None] & inside[None, :], other=0.0)
+        right = tl.load(
+            weight_rows + column[:, None], mask=has_output[None, :] & inside[:, None], other=0.0
+        )
+        if right.dtype == tl.uint8:
+            sums += dot_exact(left, e4m3(right))
+        else:
+            sums += dot(left, right)
+    return sums
 
 
 @one_binary
@@ -55,15 +82,7 @@ def linear_kernel(
     has_row, has_output = row < num_rows, output < num_outputs
     x_rows = tl.multiple_of(x + row[:, None] * x_row, [ALIGN, ALIGN])
     weight_rows = tl.multiple_of(weight + output[None, :] * weight_row, [ALIGN, ALIGN])
-    sums = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
-    for start in range(0, COLUMNS, BLOCK_COLUMNS):
-        column = start + tl.arange(0, BLOCK_COLUMNS)
-        inside = column < COLUMNS
-        left = tl.load(x_rows + column[None, :], mask=has_row[:, None] & inside[None, :], other=0.0)
-        right = tl.load(
-            weight_rows + column[:, None], mask=has_output[None, :] & inside[:, None], other=0.0
-        )
-        sums += dot(left, right)
+    sums = tile_sums(x_rows, weight_rows, has_row, has_output, COLUMNS, BLOCK_COLUMNS)
     if HAS_BIAS:
         offset = tl.load(bias + output * bias_stride, mask=has_output, other=0.0)
         sums += widen(offset)[None, :]

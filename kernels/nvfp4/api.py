@@ -1,4 +1,4 @@
-"""Product with packed NVFP4 rows, by kernel set."""
+"""Products with packed NVFP4 rows, and their values, by kernel set."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,11 @@ from kernels.kernel_sets import (
     choose,
     require,
 )
-from kernels.nvfp4 import cpu, reference
+from kernels.nvfp4 import cpu, dequantize, reference
 from kernels.nvfp4.records import BLOCK_COLUMNS, NvFp4Rows
 
 NvFp4Linear = Callable[[torch.Tensor, NvFp4Rows], torch.Tensor]
+Dequantize = Callable[[NvFp4Rows, torch.dtype], torch.Tensor]
 
 
 def select(kernel_set: str) -> NvFp4Linear:
@@ -24,7 +25,29 @@ def select(kernel_set: str) -> NvFp4Linear:
         TORCH_CPU_INVARIANT: cpu.nvfp4_linear_invariant,
         TORCH_REFERENCE: reference.nvfp4_linear,
     }
-    return choose("nvfp4", kernel_set, implementations)
+    return choose("nvfp4", kernel_set, implementations, _triton)
+
+
+def _triton() -> NvFp4Linear:
+    from kernels.nvfp4 import kernel
+
+    return kernel.nvfp4_linear
+
+
+def select_dequantize(kernel_set: str) -> Dequantize:
+    """Packed rows to a whole plain weight, as :func:`select`; equal bits in every set."""
+    implementations: dict[str, Dequantize] = {
+        TORCH_CPU: dequantize.dequantize,
+        TORCH_CPU_INVARIANT: dequantize.dequantize,
+        TORCH_REFERENCE: reference.dequantize,
+    }
+    return choose("nvfp4", kernel_set, implementations, _triton_dequantize)
+
+
+def _triton_dequantize() -> Dequantize:
+    from kernels.nvfp4 import kernel
+
+    return kernel.dequantize
 
 
 def check_rows(rows: NvFp4Rows) -> None:

@@ -17,3 +17,8 @@ def exact_values(rows: NvFp4Rows) -> torch.Tensor:
 def nvfp4_linear(x: torch.Tensor, rows: NvFp4Rows) -> torch.Tensor:
     """``x weight^T`` in float64 of [R, C] and packed [O, C], rounded once to float32 [R, O]."""
     return (x.double() @ exact_values(rows).T).float()
+
+
+def dequantize(rows: NvFp4Rows, dtype: torch.dtype) -> torch.Tensor:
+    """Weight [O, C]: the exact value rounded to float32; bfloat16 is rounded from that."""
+    return exact_values(rows).float().to(dtype)

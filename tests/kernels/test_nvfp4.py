@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import panel_product
-from kernels.nvfp4.api import nvfp4_linear
+from kernels.nvfp4.api import nvfp4_linear, select_dequantize
 from kernels.nvfp4.dequantize import dequantize
 from kernels.nvfp4.quantize import pack, quantize, unpack
 from kernels.nvfp4.records import NvFp4Rows
@@ -42,6 +42,10 @@ def test_dequantized_is_the_exact_value_rounded(
     expected = exact(rows).float()
     assert torch.equal(dequantize(rows), expected)
     assert torch.equal(dequantize(rows, torch.bfloat16), expected.bfloat16())
+    for kernel_set in (*SETS, "torch-reference/1"):
+        for dtype in (torch.float32, torch.bfloat16):
+            values = select_dequantize(kernel_set)(rows, dtype)
+            assert torch.equal(values, expected.to(dtype))
 
 
 def test_every_byte_with_every_block_scale() -> None:

@@ -79,17 +79,6 @@ def test_every_kernel_of_an_op_is_in_the_report(op: str, triton: object) -> None
         assert named == {parameter.name for parameter in variant.kernel.params}, variant.name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("op", OPS)
-def test_compiles_without_a_spill_where_shared_memory_is_least(op: str, triton: object) -> None:
-    # All targets together take minutes: `make kernels-report`.
-    report = importlib.import_module("tools.kernels_report")
-    least = min(TARGETS, key=lambda target: report.SHARED_LIMIT_BYTES[target])
-    found = list(report.lines(report.jobs([op], [least], quick=False)))
-    assert {line.target for line in found} == {least}
-    assert [line for line in found if line.fault] == []
-
-
 def test_a_quick_report_leaves_out_no_variant_and_no_target(triton: object) -> None:
     report = importlib.import_module("tools.kernels_report")
     everything = report.jobs(OPS, list(TARGETS), quick=False)
