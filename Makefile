@@ -49,5 +49,5 @@ bench: environment-dev ## decode and prefill, side by side with transformers
 	@$(PY) benchmarks/decode.py --dtype bfloat16 $(ARGS) \
 	  --checkpoint "$$($(PY) -m harness checkpoint fetch experiment=quickstart)"
 
-kernels-report: environment-dev ## compile every Triton kernel for every target; needs no GPU
+kernels-report: environment-dev ## compile every Triton kernel for every target, no GPU; ARGS=--quick: half
 	@$(PY) -m tools.kernels_report $(ARGS)

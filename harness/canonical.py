@@ -170,7 +170,7 @@ def write_durable(path: Path, data: bytes) -> None:
     Raises:
         FileExistsError: When ``path`` exists with other bytes; equal bytes are accepted.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(path.parent)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
         with temporary.open("xb") as file:
@@ -184,8 +184,21 @@ def write_durable(path: Path, data: bytes) -> None:
                 raise
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def make_durable_folder(folder: Path) -> None:
+    """Make a folder and those above it where they are missing; each outlives a loss of power."""
+    if not folder.is_dir():
+        make_durable_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

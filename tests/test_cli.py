@@ -83,11 +83,21 @@ COMMANDS = (
     "evidence verify",
     "evidence promote",
     "evidence diff",
+    "evidence merge",
+    "evidence sign",
+    "evidence keygen",
+    "evidence log update",
+    "evidence log checkpoint",
+    "evidence log check",
+    "evidence log prove",
+    "evidence log verify-proof",
     "doctor",
 )
 
 
-@pytest.mark.parametrize("command", ["", "plan", "checkpoint", "evidence", *COMMANDS])
+@pytest.mark.parametrize(
+    "command", ["", "plan", "checkpoint", "evidence", "evidence log", *COMMANDS]
+)
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), "--help"])
@@ -100,9 +110,13 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], comma
 def test_every_handler_exists() -> None:
     filler = {"plan freeze": 2, "plan diff": 2, "evidence diff": 2, "reconcile": 2}
     one = {"plan check", "plan show", "checkpoint census", "checkpoint verify"}
-    one |= {"evidence show", "evidence promote"}
+    one |= {"evidence show", "evidence promote", "evidence merge", "evidence sign"}
+    one |= {"evidence log prove", "evidence log verify-proof"}
+    filler |= {"evidence keygen": 2}
+    options = {"evidence sign": ["--key", "x"]}
+    options |= {f"evidence log {name}": ["--checkpoint", "x"] for name in ("check", "verify-proof")}
     for command in COMMANDS:
-        arguments = ["x"] * filler.get(command, int(command in one))
+        arguments = ["x"] * filler.get(command, int(command in one)) + options.get(command, [])
         module, _, name = parse_arguments([*command.split(), *arguments]).handler.partition(":")
         assert callable(getattr(__import__(module, fromlist=[name]), name)), command
 

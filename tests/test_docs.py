@@ -9,7 +9,7 @@ from harness.cli.parser import parse_arguments
 from harness.evidence.declared import TABLES
 from harness.evidence.statement import check_statement
 from harness.plan.check import check_plan
-from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STATE_CHECKS, TELEMETRY
 from harness.plan.load import parse_plan
 from harness.plan.partition import partition_faults
 from harness.plan.records import Workload
@@ -37,7 +37,9 @@ def test_every_field_of_a_plan_is_explained(repo_root: Path) -> None:
 def test_every_check_that_a_family_may_ask_for_is_explained(repo_root: Path) -> None:
     for name in ("plan_format.md", "evidence_format.md"):
         text = (repo_root / "docs" / name).read_text()
-        assert [check for check in STATE_CHECKS if f"`{check}`" not in text] == []
+        assert [
+            check for check in (*STATE_CHECKS, *DEVICE_CHECKS) if f"`{check}`" not in text
+        ] == []
 
 
 def test_the_partition_in_the_plan_format_is_one(repo_root: Path) -> None:
@@ -72,11 +74,11 @@ def test_the_statements_in_the_evidence_format_are_whole_and_belong_together(
 def test_the_statements_in_the_evidence_format_are_of_the_present_version(repo_root: Path) -> None:
     record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
     told, found = record["predicate"], verdict["predicate"]
-    # The example's state lies in no pool.
+    # The example's state lies in no pool, and in no memory of a GPU.
     written = {
         name
         for name, table in TABLES.items()
-        if table.writer != "auditor" and table.check not in STATE_CHECKS
+        if table.writer != "auditor" and table.check not in {**STATE_CHECKS, **DEVICE_CHECKS}
     }
     assert {table["name"] for table in told["tables"]} == written
     assert set(told["totals"]) == {

@@ -1,7 +1,7 @@
 """``harness reconcile`` and ``harness evidence verify``: what the auditor says."""
 
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +9,9 @@ from rich.console import Console
 from harness.adapters.families import layout_for
 from harness.cli.output import print_json
 from harness.cli.records import find_record
+from harness.evidence.signing.keys import allowed_keys
+from harness.evidence.store import Store
+from harness.laboratory.recheck import recheck_studies
 from harness.plan.load import LoadedPlan, load_plan
 from harness.reconcile.judge import answer, exit_code, judge, read_published_result, store_verdict
 from harness.reconcile.published import audit_published
@@ -49,13 +52,18 @@ def _reconcile_published(plan: LoadedPlan, result: dict[str, object], options: N
 
 
 def verify(options: Namespace) -> int:
-    """Check every file of a store, and audit every record again."""
-    report = verify_evidence(options.store, options.plans, layout_for=layout_for)
+    """Check every file of a store, audit every record again, and analyse every study again."""
+    keys = None if options.keys is None else allowed_keys(options.keys)
+    report = verify_evidence(options.store, options.plans, layout_for=layout_for, keys=keys)
+    problems = [*report.problems, *recheck_studies(Store(options.store))]
+    report = replace(report, problems=tuple(sorted(problems)))
     if options.json:
         print_json(
             {
                 "problems": [asdict(problem) for problem in report.problems],
                 "records": [asdict(entry) for entry in report.records],
+                "log": None if report.log is None else asdict(report.log),
+                "num_keys": report.num_keys,
                 "exit_code": int(report.exit_code),
             }
         )

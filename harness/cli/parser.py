@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness import __version__
+from harness.cli.laboratory_parser import add_laboratory
 from harness.errors import InvalidInputError
 
 
@@ -44,6 +45,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _run(commands)
+    add_laboratory(commands, _command, _overrides)
     _plan(commands)
     _checkpoint(commands)
     _reconcile(commands)
@@ -156,7 +158,9 @@ def _store(parser: Parser) -> None:
 
 
 def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
-    group = _group(commands, "evidence", "list, show, verify, promote and compare records")
+    group = _group(
+        commands, "evidence", "list, show, verify, promote, compare, merge and sign records"
+    )
     ls = _command(group, "ls", "harness.cli.evidence:ls", "list the records of a store")
     _store(ls)
     show = _command(group, "show", "harness.cli.evidence:show", "show a record and its verdicts")
@@ -167,6 +171,12 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     verify.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
     verify.add_argument("--plans", type=Path, help="folder of frozen plans to check as well")
+    verify.add_argument(
+        "--keys",
+        type=Path,
+        metavar="FILE",
+        help="public keys (PEM file, or folder of them): every record must be signed by one",
+    )
     promote = _command(
         group, "promote", "harness.cli.evidence:promote", "copy a record into another store"
     )
@@ -177,3 +187,56 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     diff.add_argument("one")
     diff.add_argument("other")
     _store(diff)
+    merge = _command(
+        group, "merge", "harness.cli.log:merge", "copy all evidence of another store into one"
+    )
+    merge.add_argument("other", type=Path, help="the store to copy from")
+    merge.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    _signing(group)
+    _log(group)
+
+
+def _signing(group: "argparse._SubParsersAction[Parser]") -> None:
+    sign = _command(
+        group, "sign", "harness.cli.signing:sign", "sign a record, which stays as it is"
+    )
+    sign.add_argument("record", help="record file, digest, or first digits of one")
+    sign.add_argument("--key", type=Path, required=True, metavar="FILE", help="private key (PEM)")
+    _store(sign)
+    keygen = _command(
+        group, "keygen", "harness.cli.signing:keygen", "make a pair of keys to sign records with"
+    )
+    keygen.add_argument("private", type=Path, help="file for the private key, to be kept secret")
+    keygen.add_argument(
+        "public", type=Path, help="file for the public key (.pem), to be given away"
+    )
+
+
+def _log(commands: "argparse._SubParsersAction[Parser]") -> None:
+    group = _group(commands, "log", "keep a store's history, and check it against a checkpoint")
+
+    def add(name: str, text: str) -> Parser:
+        return _command(group, name, f"harness.cli.log:{name.replace('-', '_')}", text)
+
+    def checkpoint_file(parser: Parser, *, required: bool) -> None:
+        parser.add_argument(
+            "--checkpoint", type=Path, required=required, metavar="FILE", help="file to check with"
+        )
+
+    update = add("update", "begin a log, or append to it what no shard names yet")
+    update.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    checkpoint = add("checkpoint", "print the heads of all shards, to be kept elsewhere")
+    checkpoint.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    checkpoint.add_argument("--out", type=Path, metavar="FILE", help="write them to a new file")
+    check = add("check", "name all that was removed or replaced since a checkpoint")
+    check.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    checkpoint_file(check, required=True)
+    prove = add("prove", "prove that a record is in the log")
+    prove.add_argument("record", help="record file, digest, or first digits of one")
+    _store(prove)
+    checkpoint_file(prove, required=False)
+    prove.add_argument("--out", type=Path, metavar="FILE", help="write the proof to a new file")
+    verify = add("verify-proof", "check such a proof without the store")
+    verify.add_argument("proof", type=Path)
+    checkpoint_file(verify, required=True)
+    verify.add_argument("--record", type=Path, metavar="FILE", help="the record's file itself")

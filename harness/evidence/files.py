@@ -1,15 +1,17 @@
 """Opening evidence files safely: no link is followed, nothing that could block is read.
 
-Knows regular files and bounds, nothing of statements or tables.
+Also what a failed write is called. Knows regular files and bounds, nothing of statements or tables.
 """
 
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, NotEvaluableError
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -41,12 +43,14 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
     """Read a regular file of at most ``max_bytes`` bytes (see :func:`open_regular`)."""
     with open_regular(path) as file:
         try:
-            data = file.read(max_bytes + 1)
+            # Its size can be asked before it is read, and can grow after it was asked.
+            long = os.fstat(file.fileno()).st_size > max_bytes
+            data = b"" if long else file.read(max_bytes + 1)
         except OSError as error:
             raise EvidenceError(
                 "cannot read evidence file", got=str(error), where=str(path)
             ) from error
-    if len(data) > max_bytes:
+    if long or len(data) > max_bytes:
         raise EvidenceError(
             "evidence file is too long",
             expected=f"at most {max_bytes} bytes",
@@ -67,3 +71,34 @@ def refuse_linked_folder(folder: Path) -> None:
         raise EvidenceError(
             "not a folder of a store", expected="a folder", got=got, where=str(folder)
         )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name what went wrong while ``path`` was written.
+
+    Raises:
+        EvidenceError: When it holds something else.
+        NotEvaluableError: When the file system refuses.
+    """
+    try:
+        yield
+    except FileExistsError as error:
+        raise occupied(path) from error
+    except OSError as error:
+        raise NotEvaluableError(
+            "cannot write evidence",
+            got=str(error),
+            where=str(path),
+            hint="check free space and permissions",
+        ) from error
+
+
+def occupied(path: Path) -> EvidenceError:
+    """The error for a name under which other bytes are kept."""
+    return EvidenceError(
+        "store holds something else under this name",
+        expected="the same bytes, or nothing",
+        where=str(path),
+        hint="run `harness evidence verify` on this store",
+    )

@@ -35,7 +35,7 @@ def promote(
     identity: Identity | None = None,
     approve: Approve | None = None,
 ) -> Promotion:
-    """Copy a record into ``target``; doing it again changes nothing.
+    """Copy a record into ``target`` and its log; doing it again changes nothing.
 
     Everything is read and verified before the first byte is written, and each statement becomes
     visible after what it names.
@@ -66,6 +66,7 @@ def promote(
     plan, manifest = record.plan_bytes(), record.manifest_bytes()
     if approve is not None:
         approve(verdicts)
+    target.start_log()
     for table in tables:
         target.put_table(source.read("tables", table.digest))
     target.put_plan(plan)

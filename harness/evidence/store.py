@@ -2,23 +2,28 @@
 
     <root>/records/<hex>.json  verdicts/<hex>.json  tables/<hex>.parquet
            plans/<hex>.json    manifests/<hex>.jsonl
+           studies/<hex>.json  tensors/<hex>.safetensors
+           signatures/<hex>.<key id>.json, log/<shard id>.jsonl where there are any
 
 A statement becomes visible only after everything it names, so a record that can be seen is
-complete. Every read hashes what it read. Readers never look at temporary files and never follow
+complete. A store that keeps a log appends each statement, with all it names, right after it became
+visible. Every read hashes what it read. Readers never look at temporary files and never follow
 links. Knows names and bytes, nothing of how a record is judged.
 """
 
 import os
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.canonical import bare_hex, is_digest, sha256_digest, write_durable
-from harness.errors import EvidenceError, NotEvaluableError
-from harness.evidence.files import read_regular, refuse_linked_folder
+from harness.canonical import bare_hex, is_digest, sha256_digest, sync_folder, write_durable
+from harness.errors import EvidenceError
+from harness.evidence.files import occupied, read_regular, refuse_linked_folder, writing
+from harness.evidence.log.shard import LOG_FOLDER, Leaf, has_log, not_yet_logged
+from harness.evidence.log.writer import ShardWriter, start_log
 from harness.evidence.statement import (
     MAX_STATEMENT_BYTES,
     RECORD_TYPE,
@@ -28,15 +33,23 @@ from harness.evidence.statement import (
     record_predicate,
     verdict_predicate,
 )
+from harness.evidence.studies import (
+    MAX_STUDY_BYTES,
+    encode_study,
+    parse_study,
+    study_predicate,
+)
 from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode
 
-Kind = Literal["records", "verdicts", "tables", "plans", "manifests"]
+Kind = Literal["records", "verdicts", "tables", "plans", "manifests", "studies", "tensors"]
 SUFFIXES: Mapping[Kind, str] = {
     "records": ".json",
     "verdicts": ".json",
     "tables": ".parquet",
     "plans": ".json",
     "manifests": ".jsonl",
+    "studies": ".json",
+    "tensors": ".safetensors",
 }
 MAX_FILE_BYTES: Mapping[Kind, int] = {
     "records": MAX_STATEMENT_BYTES,
@@ -44,7 +57,10 @@ MAX_FILE_BYTES: Mapping[Kind, int] = {
     "tables": MAX_TABLE_BYTES,
     "plans": 64 << 20,
     "manifests": 256 << 20,
+    "studies": MAX_STUDY_BYTES,
+    "tensors": (1 << 30) + (16 << 20),
 }
+SIGNATURE_FOLDER = "signatures"
 _MIN_PREFIX = 4
 _HEX_PREFIX = re.compile(r"\A[0-9a-f]{1,64}\Z")
 
@@ -54,24 +70,48 @@ class Store:
     """A store under one folder; the folder is made by the first write."""
 
     root: Path
+    _writer: ShardWriter = field(default_factory=ShardWriter, compare=False, repr=False)
 
     def path(self, kind: Kind, digest: str) -> Path:
         """Where the file with ``digest`` is, or would be."""
         return self.root / kind / f"{bare_hex(digest)}{SUFFIXES[kind]}"
 
+    def put(self, kind: Kind, data: bytes) -> str:
+        """Store bytes under their digest, which is returned; they are neither checked nor logged.
+
+        Raises:
+            EvidenceError: When they are too long, or the name holds something else.
+            NotEvaluableError: When they cannot be written.
+        """
+        if len(data) > MAX_FILE_BYTES[kind]:
+            raise EvidenceError(
+                f"too long to be one of {kind}",
+                expected=f"at most {MAX_FILE_BYTES[kind]} bytes",
+                got=f"{len(data)} bytes",
+            )
+        digest = sha256_digest(data)
+        path = self.path(kind, digest)
+        refuse_linked_folder(path.parent)
+        # Known before it is read: what stands there could be a pipe, or endless.
+        if os.path.lexists(path) and self._size(path) != len(data):
+            raise occupied(path)
+        with writing(path):
+            write_durable(path, data)
+        return digest
+
     def put_table(self, source: Path | bytes) -> str:
         """Store one table, given as bytes or as a file, and return its digest."""
         limit = MAX_FILE_BYTES["tables"]
         data = source if isinstance(source, bytes) else read_regular(source, max_bytes=limit)
-        return self._put("tables", data)
+        return self.put("tables", data)
 
     def put_plan(self, data: bytes) -> str:
         """Store a plan file's bytes and return their digest (the plan's *file* digest)."""
-        return self._put("plans", data)
+        return self.put("plans", data)
 
     def put_manifest(self, data: bytes) -> str:
         """Store a tensor manifest's bytes and return their digest."""
-        return self._put("manifests", data)
+        return self.put("manifests", data)
 
     def put_record(self, statement: Mapping[str, Any]) -> str:
         """Store a record statement and return its digest.
@@ -81,20 +121,58 @@ class Store:
         """
         data = encode_statement(statement)
         predicate = record_predicate(statement)
-        self._require("plans", predicate.plan.file_digest)
+        named = [self._require("plans", predicate.plan.file_digest)]
         if predicate.manifest_digest is not None:
-            self._require("manifests", predicate.manifest_digest)
+            named.append(self._require("manifests", predicate.manifest_digest))
         for table in predicate.tables:
-            self._require("tables", table.digest, table.size_bytes)
-        return self._put("records", data)
+            named.append(self._require("tables", table.digest, table.size_bytes))
+        return self._put_statement("records", data, named)
 
     def put_verdict(self, statement: Mapping[str, Any]) -> str:
         """Store a verdict statement and return its digest (see :meth:`put_record`)."""
         data = encode_statement(statement)
         predicate = verdict_predicate(statement)
+        table = predicate.differences
         self._require("records", predicate.record_digest)
-        self._require("tables", predicate.differences.digest, predicate.differences.size_bytes)
-        return self._put("verdicts", data)
+        named = [self._require("tables", table.digest, table.size_bytes)]
+        return self._put_statement("verdicts", data, named)
+
+    def start_log(self) -> None:
+        """Keep a log from now on; nothing changes when the store keeps one already."""
+        refuse_linked_folder(self.root / LOG_FOLDER)
+        with writing(self.root / LOG_FOLDER):
+            start_log(self.root)
+
+    def log(self, leaves: Sequence[Leaf], *, again: bool = False) -> None:
+        """Append leaves where the store keeps a log.
+
+        Args:
+            leaves: What was written.
+            again: It may have been written, and logged, before; appends what no shard names yet.
+
+        Raises:
+            NotEvaluableError: When they cannot be written; the log is as it was before.
+        """
+        if has_log(self.root):
+            wanted = not_yet_logged(self.root, leaves) if again else leaves
+            with writing(self.root / LOG_FOLDER):
+                self._writer.append(self.root, wanted)
+
+    def put_tensors(self, source: Path) -> tuple[str, int]:
+        """Store one file of kept tensors; returns its digest and its size in bytes."""
+        data = read_regular(source, max_bytes=MAX_FILE_BYTES["tensors"])
+        return self.put("tensors", data), len(data)
+
+    def put_study(self, statement: Mapping[str, Any]) -> str:
+        """Store a study's statement and return its digest (see :meth:`put_record`)."""
+        data = encode_study(statement)
+        predicate = study_predicate(statement)
+        for digest in predicate.records:
+            self._require("records", digest)
+        named = [self._require("tables", each.digest, each.size_bytes) for each in predicate.tables]
+        for file in predicate.tensors:
+            named.append(self._require("tensors", file.digest, file.size_bytes))
+        return self._put_statement("studies", data, named)
 
     def has(self, kind: Kind, digest: str) -> bool:
         """Whether a regular file has this name; its bytes are not read."""
@@ -134,6 +212,10 @@ class Store:
     def read_verdict(self, digest: str) -> dict[str, Any]:
         """Read and check one verdict statement."""
         return self._read_statement("verdicts", digest, VERDICT_TYPE)
+
+    def read_study(self, digest: str) -> dict[str, Any]:
+        """Read and check one study's statement."""
+        return parse_study(self.read("studies", digest), where=str(self.path("studies", digest)))
 
     def read_table_rows(self, table: WrittenTable) -> list[dict[str, Any]]:
         """Read the rows of one table that a statement names, checking all it says of it."""
@@ -197,7 +279,8 @@ class Store:
             )
         return statement
 
-    def _require(self, kind: Kind, digest: str, size_bytes: int | None = None) -> None:
+    def _require(self, kind: Kind, digest: str, size_bytes: int | None = None) -> Leaf:
+        """Refuse what the store does not hold; returns the leaf that binds it."""
         path = self.path(kind, digest)
         size = self._size(path)
         if size is None or size_bytes not in (None, size):
@@ -208,6 +291,7 @@ class Store:
                 where=str(path),
                 hint="store tables, plan and manifest before the statement",
             )
+        return Leaf(name=f"{kind}/{path.name}", size_bytes=size, digest=digest)
 
     @staticmethod
     def _size(path: Path) -> int | None:
@@ -217,48 +301,10 @@ class Store:
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def _put(self, kind: Kind, data: bytes) -> str:
-        if len(data) > MAX_FILE_BYTES[kind]:
-            raise EvidenceError(
-                f"too long to be one of {kind}",
-                expected=f"at most {MAX_FILE_BYTES[kind]} bytes",
-                got=f"{len(data)} bytes",
-            )
-        digest = sha256_digest(data)
-        path = self.path(kind, digest)
-        refuse_linked_folder(path.parent)
-        # Known before it is read: what stands there could be a pipe, or endless.
-        if os.path.lexists(path) and self._size(path) != len(data):
-            raise _occupied(path)
-        try:
-            self._make_folder(path.parent)
-            write_durable(path, data)
-        except FileExistsError as error:
-            raise _occupied(path) from error
-        except OSError as error:
-            raise NotEvaluableError(
-                "cannot write evidence",
-                got=str(error),
-                where=str(path),
-                hint="check free space and permissions",
-            ) from error
+    def _put_statement(self, kind: Kind, data: bytes, named: Sequence[Leaf]) -> str:
+        again = self.has(kind, sha256_digest(data))
+        digest = self.put(kind, data)
+        with writing(self.root):
+            sync_folder(self.root)  # its folders may be another writer's, and just made
+        self.log([*named, self._require(kind, digest, len(data))], again=again)
         return digest
-
-    def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _occupied(path: Path) -> EvidenceError:
-    return EvidenceError(
-        "store holds something else under this name",
-        expected="the same bytes, or nothing",
-        where=str(path),
-        hint="run `harness evidence verify` on this store",
-    )

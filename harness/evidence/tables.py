@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 from harness.canonical import sha256_digest, write_durable
 from harness.errors import EvidenceError
 from harness.evidence.columns import column
-from harness.evidence.declared import TABLES
+from harness.evidence.declared import TABLES, Table
 from harness.evidence.pages import check_bounds
+from harness.evidence.study_tables import STUDY_TABLES
 
+_ALL_TABLES: Mapping[str, Table] = {**TABLES, **STUDY_TABLES}
 MAX_TABLE_BYTES = 256 << 20
 """Most bytes of one table, in its file and decompressed."""
 MAX_TABLE_CELLS = 1 << 24
@@ -43,7 +45,7 @@ def encode(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[bytes, int]:
     Raises:
         EvidenceError: When a row has a missing, unknown, mistyped or null-where-required column.
     """
-    table = TABLES[name]
+    table = _ALL_TABLES[name]
     listed = [dict(row) for row in rows]
     for index, row in enumerate(listed):
         if row.keys() != table.columns.keys():
@@ -115,9 +117,10 @@ def inspect(name: str, data: bytes, *, where: str) -> int:
 
 
 def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
-    table = TABLES.get(name)
+    table = _ALL_TABLES.get(name)
     if table is None:
-        raise EvidenceError("unknown table", expected=", ".join(TABLES), got=name, where=where)
+        known = ", ".join(_ALL_TABLES)
+        raise EvidenceError("unknown table", expected=known, got=name, where=where)
     if len(data) > MAX_TABLE_BYTES:
         raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
     file = pq.ParquetFile(io.BytesIO(data))

@@ -1,7 +1,7 @@
 """Integrity of a store: every file has its name's digest, every reference holds, nothing is extra.
 
-Statements are checked against their schemas and against what they refer to. Whether a record
-*passes* is the auditor's question, not asked here.
+Statements are checked against their schemas and against what they refer to, the log and the
+signatures where there are any. Whether a record *passes* is the auditor's question, not asked here.
 """
 
 from collections import defaultdict
@@ -10,37 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.canonical import is_digest, parse_json
+from harness.canonical import bare_hex, is_digest, parse_json
 from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.damage import describe_damage
+from harness.evidence.log.check import check_log
+from harness.evidence.log.shard import LOG_FOLDER
 from harness.evidence.plans_folder import verify_plans
+from harness.evidence.references import STATEMENT_TYPES, Reference, parse_kind, references_of
 from harness.evidence.scan import FoundFile, Problem, hash_all, one_line, problem, scan
+from harness.evidence.signing.envelope import MAX_ENVELOPE_BYTES
+from harness.evidence.signing.keys import AllowedKeys
+from harness.evidence.signing.verify import check_signatures
 from harness.evidence.statement import (
-    RECORD_TYPE,
-    VERDICT_TYPE,
     RecordPredicate,
     VerdictPredicate,
-    parse_statement,
     record_predicate,
     verdict_predicate,
 )
-from harness.evidence.store import MAX_FILE_BYTES, SUFFIXES, Kind, Store
-from harness.evidence.tables import WrittenTable, inspect
+from harness.evidence.store import MAX_FILE_BYTES, SIGNATURE_FOLDER, SUFFIXES, Kind, Store
+from harness.evidence.tables import inspect
 
 __all__ = ["Problem", "verify_store"]
-
-_TYPES: Mapping[Kind, str] = {"records": RECORD_TYPE, "verdicts": VERDICT_TYPE}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reference:
-    """One statement naming one file."""
-
-    kind: Kind
-    digest: str
-    label: str
-    referrer: Path
-    table: WrittenTable | None = None
 
 
 @dataclass(kw_only=True)
@@ -54,20 +44,24 @@ class _Stock:
     """Files named by a digest that their bytes do not have."""
     strays: list[tuple[Kind, FoundFile]] = field(default_factory=list)
     """Files not named by a digest."""
+    signatures: list[FoundFile] = field(default_factory=list)
     records: dict[str, RecordPredicate] = field(default_factory=dict)
     verdicts: dict[str, VerdictPredicate] = field(default_factory=dict)
-    references: list[_Reference] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
     """From valid statements under their own names."""
     named: set[tuple[Kind, str]] = field(default_factory=set)
     """Files that any readable statement names, also a renamed one."""
 
 
-def verify_store(root: Path, *, plans: Path | None = None) -> list[Problem]:
+def verify_store(
+    root: Path, *, plans: Path | None = None, keys: AllowedKeys | None = None
+) -> list[Problem]:
     """List every integrity problem of a store, sorted by path.
 
     Args:
         root: The store's folder.
         plans: Also verify this folder of frozen plans, their sidecars and manifests.
+        keys: Whose signatures every record must carry; ``None`` asks for none.
 
     Raises:
         EvidenceError: When a folder does not exist.
@@ -83,6 +77,9 @@ def verify_store(root: Path, *, plans: Path | None = None) -> list[Problem]:
     _check_tables(stock, problems)
     _check_plans(stock, problems)
     _check_verdicts(stock, problems)
+    problems += check_signatures(stock.signatures, _record_paths(stock), keys)
+    if (root / LOG_FOLDER).is_dir() and not (root / LOG_FOLDER).is_symlink():
+        problems += check_log(root, _by_name(stock), {each.path for each in problems})
     if plans is not None:
         problems.extend(verify_plans(plans))
     return sorted(set(problems))
@@ -90,7 +87,8 @@ def verify_store(root: Path, *, plans: Path | None = None) -> list[Problem]:
 
 def _take_stock(root: Path, problems: list[Problem]) -> _Stock:
     stock = _Stock(store=Store(root))
-    for path, _ in scan(root, problems, max_bytes=1 << 62, subfolders=tuple(SUFFIXES)):
+    folders = (*SUFFIXES, SIGNATURE_FOLDER, LOG_FOLDER)
+    for path, _ in scan(root, problems, max_bytes=1 << 62, subfolders=folders):
         problems.append(problem(path, "extra", f"does not belong into {root.name}"))
     listed: dict[Path, Kind] = {}
     entries = []
@@ -110,7 +108,22 @@ def _take_stock(root: Path, problems: list[Problem]) -> _Stock:
             stock.sound[kind, digest] = file
         else:
             stock.damaged[kind, digest] = file
+    signatures = root / SIGNATURE_FOLDER
+    if signatures.is_dir() and not signatures.is_symlink():
+        found = scan(signatures, problems, max_bytes=MAX_ENVELOPE_BYTES)
+        stock.signatures = hash_all(found, problems)
     return stock
+
+
+def _record_paths(stock: _Stock) -> dict[str, Path]:
+    return {bare_hex(d): stock.sound["records", d].path for d in stock.records}
+
+
+def _by_name(stock: _Stock) -> dict[str, FoundFile]:
+    """Files under their own names, by name inside the store; damaged ones are reported already."""
+    files = {f"{kind}/{file.path.name}": file for (kind, _), file in stock.sound.items()}
+    signatures = {f"{SIGNATURE_FOLDER}/{file.path.name}": file for file in stock.signatures}
+    return files | signatures
 
 
 def _digest_of_name(path: Path, kind: Kind) -> str | None:
@@ -120,59 +133,31 @@ def _digest_of_name(path: Path, kind: Kind) -> str | None:
 
 def _read_statements(stock: _Stock, problems: list[Problem]) -> None:
     for (kind, digest), file in stock.sound.items():
-        if kind not in _TYPES:
+        if kind not in STATEMENT_TYPES:
             continue
         try:
-            statement = _parse(kind, file.path)
+            statement = parse_kind(kind, file.path)
         except InvalidInputError as error:
             problems.append(problem(file.path, "invalid", one_line(error)))
             continue
         if kind == "records":
             stock.records[digest] = record_predicate(statement)
-        else:
+        elif kind == "verdicts":
             stock.verdicts[digest] = verdict_predicate(statement)
-        stock.references.extend(_references(statement, file.path))
+        stock.references.extend(references_of(statement, file.path))
     stock.named.update((reference.kind, reference.digest) for reference in stock.references)
     for kind, file in _unsound(stock):
-        if kind in _TYPES:
+        if kind in STATEMENT_TYPES:
             try:
-                references = _references(_parse(kind, file.path), file.path)
+                references = references_of(parse_kind(kind, file.path), file.path)
             except InvalidInputError:
                 continue
             stock.named.update((reference.kind, reference.digest) for reference in references)
 
 
-def _parse(kind: Kind, path: Path) -> dict[str, Any]:
-    statement = parse_statement(path.read_bytes(), where=str(path))
-    if statement["predicateType"] != _TYPES[kind]:
-        raise EvidenceError(f"another kind of statement among the {kind}", where=str(path))
-    return statement
-
-
 def _unsound(stock: _Stock) -> Iterator[tuple[Kind, FoundFile]]:
     yield from ((kind, file) for (kind, _), file in stock.damaged.items())
     yield from stock.strays
-
-
-def _references(statement: Mapping[str, Any], path: Path) -> list[_Reference]:
-    def refer(kind: Kind, digest: str, label: str, table: WrittenTable | None = None) -> _Reference:
-        return _Reference(kind=kind, digest=digest, label=label, referrer=path, table=table)
-
-    if statement["predicateType"] == VERDICT_TYPE:
-        verdict = verdict_predicate(statement)
-        table = verdict.differences.table()
-        return [
-            refer("records", verdict.record_digest, "the audited record"),
-            refer("tables", table.digest, "table differences", table),
-        ]
-    record = record_predicate(statement)
-    found = [refer("plans", record.plan.file_digest, "the plan")]
-    if record.manifest_digest is not None:
-        found.append(refer("manifests", record.manifest_digest, "the tensor manifest"))
-    for table in record.tables:
-        suffix = "" if table.realization is None else f" of realization {table.realization}"
-        found.append(refer("tables", table.digest, f"table {table.name}{suffix}", table))
-    return found
 
 
 def _report_damage(stock: _Stock, problems: list[Problem]) -> None:
@@ -224,7 +209,7 @@ def _report_missing(stock: _Stock, problems: list[Problem]) -> None:
 
 def _report_unnamed(stock: _Stock, problems: list[Problem]) -> None:
     for key, file in stock.sound.items():
-        if key[0] not in _TYPES and key not in stock.named:
+        if key[0] not in STATEMENT_TYPES and key not in stock.named:
             text = "no statement that can be read names it"
             problems.append(problem(file.path, "extra", text))
 

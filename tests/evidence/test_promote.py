@@ -7,6 +7,7 @@ import pytest
 
 from harness.canonical import canonical_bytes
 from harness.errors import ContradictionError, EvidenceError
+from harness.evidence.log.shard import read_log
 from harness.evidence.promote import promote
 from harness.evidence.record import LoadedVerdict, load_record
 from harness.evidence.redact import Identity
@@ -41,7 +42,10 @@ def test_one_record_is_copied_with_all_it_names_and_nothing_else(
     assert target.digests("records") == [record]
     assert set(target.digests("verdicts")) == verdicts
     assert verify_store(target.root) == []
-    assert contents(target).items() <= contents(store).items()
+    copied = {name: data for name, data in contents(target).items() if "log/" not in name}
+    assert copied.items() <= contents(store).items()
+    logged = {leaf.name for shard in read_log(target.root) for leaf in shard.leaves() if leaf}
+    assert logged == copied.keys()
 
 
 def test_promoting_again_changes_nothing(store: Store, target: Store, sample: ModuleType) -> None:

@@ -39,7 +39,7 @@ from harness.evidence.statement import (
     PlanReference,
     SourceIdentity,
 )
-from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STATE_CHECKS, TELEMETRY
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
@@ -79,7 +79,7 @@ def paths(verdict: Verdict, check: str) -> list[str]:
 
 
 def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
-    assert set(CHECKS) == set(ACCEPTANCE) | set(STATE_CHECKS) | set(TELEMETRY)
+    assert set(CHECKS) == {*ACCEPTANCE, *STATE_CHECKS, *DEVICE_CHECKS, *TELEMETRY}
 
 
 def test_all_checks_are_reported_with_the_kind_that_the_plan_gives_them() -> None:

@@ -1,0 +1,1 @@
+"""The history of a store: append-only shards, Merkle tree heads, checkpoints."""
