@@ -55,6 +55,8 @@ KERNEL_SET_UNITS: Mapping[str, frozenset[str]] = {
     "triton/1": frozenset({"cuda-gpu"}),
 }
 """Kinds of compute units that a kernel set runs on; one that is not listed runs on any."""
+KERNEL_SET_DISTRIBUTIONS: Mapping[str, str] = {"triton/1": "triton"}
+"""What a kernel set needs to have installed besides torch."""
 
 Form = tuple[str, str]
 """A logical state and one of its representations."""

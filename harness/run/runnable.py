@@ -1,7 +1,13 @@
 """Whether this build can run a valid plan. Imports no torch and no kernels."""
 
+import importlib.util
+
 from harness.errors import NotEvaluableError
-from harness.plan.layout import KERNEL_SET_UNITS, AdapterLayout
+from harness.plan.layout import (
+    KERNEL_SET_DISTRIBUTIONS,
+    KERNEL_SET_UNITS,
+    AdapterLayout,
+)
 from harness.plan.records import Plan
 
 
@@ -47,6 +53,15 @@ def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
             got=", ".join(sorted(kinds)),
             where="$.determinism.kernel_set",
             hint="derive the plan for another device, or with another kernel set",
+        )
+    needed = KERNEL_SET_DISTRIBUTIONS.get(name)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        raise NotEvaluableError(
+            f"kernel set {name} cannot be run here",
+            expected=f"the distribution {needed}",
+            got="not installed",
+            where="$.determinism.kernel_set",
+            hint=f"install the project's extra {needed}",
         )
     if determinism.batch_invariant and not layout.kernel_sets[name]:
         raise NotEvaluableError(

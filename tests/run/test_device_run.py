@@ -119,7 +119,20 @@ def test_no_plan_for_a_gpu_leaves_its_memory_unchecked(
         replace(loaded, plan=plan), environment=None, support=layout, manifest=None
     )
     assert any("memory.device" in finding.message for finding in findings)
-    require_runnable(loaded.plan, layout)
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_what_a_kernel_set_needs_is_asked_for_first(
+    freeze_plan: Callable[..., LoadedPlan], monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    plan = freeze_plan(device=DEVICE, determinism__kernel_set="triton/1").plan
+    found = object() if is_installed else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    if is_installed:
+        require_runnable(plan, layout_for("llama"))
+        return
+    with pytest.raises(NotEvaluableError, match="cannot be run here"):
+        require_runnable(plan, layout_for("llama"))
 
 
 @pytest.mark.parametrize(

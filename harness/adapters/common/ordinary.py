@@ -4,7 +4,7 @@ Shares nothing with the realized path's loading: every safetensors file is loade
 are concatenated and cast in plain memory, no arena, no bounded reader. Knows no family.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,14 @@ class OrdinaryReference:
     executor: Executor
     residents: Mapping[str, Mapping[str, torch.Tensor]]
     """Expected tensors of each immutable or derived representation, by name."""
+
+
+def placed(make: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Tables, computed on the host as a realization computes them, on the default device."""
+    device = torch.get_default_device()
+    with torch.device("cpu"):
+        tables = make()
+    return {name: table.to(device) for name, table in tables.items()}
 
 
 def load_files(root: Path) -> dict[str, torch.Tensor]:

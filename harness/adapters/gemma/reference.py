@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from harness.adapters.common.ordinary import OrdinaryReference, concatenated, load_files
+from harness.adapters.common.ordinary import OrdinaryReference, concatenated, load_files, placed
 from harness.adapters.gemma.config import GemmaConfig, read_config
 from harness.adapters.gemma.layout import KV, MERGED, ROPE_TABLE, SHARED, kv_geometry
 from harness.adapters.gemma.model import GemmaExecutor
@@ -40,7 +40,7 @@ class GemmaReference:
         """
         config, spec, dtype = read_config(request.config), request.spec, request.determinism.dtype
         weights, table = load_ordinary(root, config, spec, getattr(torch, dtype))
-        tables = rope_tables(config, spec, request.workload.max_positions)
+        tables = placed(lambda: rope_tables(config, spec, request.workload.max_positions))
         geometry = kv_geometry(request, dtype)
         tensors = {
             t.name: torch.zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in geometry.tensors()

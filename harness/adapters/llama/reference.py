@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from harness.adapters.common.ordinary import OrdinaryReference, concatenated, load_files
+from harness.adapters.common.ordinary import OrdinaryReference, concatenated, load_files, placed
 from harness.adapters.llama.config import LlamaConfig, read_config
 from harness.adapters.llama.layout import KV, MERGED, ROPE_TABLE, LlamaLayout
 from harness.adapters.llama.model import LlamaExecutor
@@ -26,7 +26,7 @@ class LlamaReference:
         config, spec = read_config(request.config), request.spec
         positions = request.workload.max_positions
         weights = load_ordinary(root, request)
-        tables = rope_tables(config, positions)
+        tables = placed(lambda: rope_tables(config, positions))
         cache = LlamaLayout().mutable_tensors(request, request.determinism.dtype)
         session = Session(
             logical_state_id=KV,

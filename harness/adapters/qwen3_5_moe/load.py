@@ -72,7 +72,7 @@ def _check_nibbles(residents: Mapping[str, torch.Tensor], kernel_set: str) -> No
     packed = [name for name in residents if name.endswith(_PACKED_EXPERTS)]
     if not packed:
         return
-    check_op(kernel_set)
+    check_op(kernel_set, residents[packed[0]].device)
     scores = []
     for name in packed:
         layer, codes = name.removesuffix(_PACKED_EXPERTS), residents[name]
@@ -83,5 +83,5 @@ def _check_nibbles(residents: Mapping[str, torch.Tensor], kernel_set: str) -> No
             block_scales=residents[f"{layer}.experts.gate_up_block_scales"][rows],
             row_scales=residents[f"{layer}.experts.gate_up_row_scales"][rows],
         )
-        scores.append(order_score(first, router))
+        scores.append(order_score(first, router, kernel_set))
     check_order(scores)

@@ -20,26 +20,25 @@ import torch
 
 import kernels.nvfp4.api as nvfp4
 from harness.errors import CheckpointError, NotEvaluableError
-from kernels.nvfp4.dequantize import dequantize
 from kernels.nvfp4.records import BLOCK_COLUMNS, NvFp4Rows
 
 SWAPPED_SCORE = -10.0
 """Standard deviations of chance. Unrelated weights reach it once in 1e23 checkpoints."""
 
 
-def check_op(kernel_set: str) -> None:
+def check_op(kernel_set: str, device: torch.device) -> None:
     """Refuse an op that does not read the even element from the low four bits.
 
     Raises:
         NotEvaluableError: When it does not.
     """
-    codes = torch.full((1, BLOCK_COLUMNS // 2), 0x21, dtype=torch.uint8)
+    codes = torch.full((1, BLOCK_COLUMNS // 2), 0x21, dtype=torch.uint8, device=device)
     rows = NvFp4Rows(
         codes=codes,
-        block_scales=torch.ones(1, 1).to(torch.float8_e4m3fn),
-        row_scales=torch.ones(1),
+        block_scales=torch.ones(1, 1, device=device).to(torch.float8_e4m3fn),
+        row_scales=torch.ones(1, device=device),
     )
-    got = nvfp4.select(kernel_set)(torch.eye(BLOCK_COLUMNS), rows).flatten().tolist()
+    got = nvfp4.select(kernel_set)(torch.eye(BLOCK_COLUMNS, device=device), rows).flatten().tolist()
     expected = [0.5, 1.0] * (BLOCK_COLUMNS // 2)
     if got != expected:
         raise NotEvaluableError(
@@ -50,13 +49,14 @@ def check_op(kernel_set: str) -> None:
         )
 
 
-def order_score(rows: NvFp4Rows, reader: torch.Tensor) -> float:
+def order_score(rows: NvFp4Rows, reader: torch.Tensor, kernel_set: str) -> float:
     """How far packed rows [O, C] and a reader [P, C] of the same columns agree, pair by pair.
 
     The correlation, over pairs of columns, of the logarithms of the ratios of their sizes, in
     standard deviations of chance: positive for the right order, negative for the swapped one.
     """
-    packed, plain = _pair_ratios(dequantize(rows)), _pair_ratios(reader.float())
+    weight = nvfp4.select_dequantize(kernel_set)(rows, torch.float32)
+    packed, plain = _pair_ratios(weight), _pair_ratios(reader.float())
     packed, plain = packed - packed.mean(), plain - plain.mean()
     norm = packed.norm() * plain.norm()
     if not float(norm) > 0:

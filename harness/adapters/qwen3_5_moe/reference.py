@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from harness.adapters.common.ordinary import OrdinaryReference, load_files
+import kernels.nvfp4.api as nvfp4
+from harness.adapters.common.ordinary import OrdinaryReference, load_files, placed
 from harness.adapters.qwen3_5_moe.config import FULL, QwenConfig, read_config
 from harness.adapters.qwen3_5_moe.layout import (
     COMMON,
@@ -27,7 +28,6 @@ from harness.errors import CheckpointError
 from harness.plan.layout import LayoutRequest
 from harness.plan.records import ModelRange
 from harness.state.advancing import AdvancingSession
-from kernels.nvfp4.dequantize import dequantize
 from kernels.nvfp4.records import NvFp4Rows
 
 Tensors = dict[str, torch.Tensor]
@@ -49,7 +49,7 @@ class QwenReference:
         residents = load_ordinary(root, request)
         tables = {}
         if ROPE in layout.derived_in(request):
-            tables = rope_tables(config, request.workload.max_positions)
+            tables = placed(lambda: rope_tables(config, request.workload.max_positions))
         state = {
             t.name: torch.zeros(t.shape, dtype=getattr(torch, t.dtype))
             for t in layout.mutable_tensors(request, request.determinism.dtype)
@@ -93,19 +93,23 @@ def load_ordinary(root: Path, request: LayoutRequest) -> dict[str, Tensors]:
         raise CheckpointError("tensors are absent", got=", ".join(absent))
     form, chosen = layout.chosen_form(request, COMMON), layout.chosen_form(request, ROUTED)
     # Each tensor is taken out of what was loaded, so that its memory can go.
-    routed = dict(_routed(_Making(loaded, chosen, dtype), config, spec))
-    common = dict(_common(_Making(loaded, form, dtype), config, spec))
+    dequantize = nvfp4.select_dequantize(request.determinism.kernel_set)
+    routed = dict(_routed(_Making(loaded, chosen, dtype, dequantize), config, spec))
+    common = dict(_common(_Making(loaded, form, dtype, dequantize), config, spec))
     return {form: common, chosen: routed}
 
 
 class _Making:
     """Makes the tensors of one state in one form."""
 
-    def __init__(self, loaded: Tensors, form: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, loaded: Tensors, form: str, dtype: torch.dtype, dequantize: nvfp4.Dequantize
+    ) -> None:
         self.is_published = form.startswith(_PUBLISHED_PREFIX)
         self._is_dequantized = form.endswith(_DEQUANTIZED_SUFFIX)
         self._loaded = loaded
         self._dtype = dtype
+        self._dequantize = dequantize
 
     def plain(self, *keys: str) -> torch.Tensor:
         """Rows of ordinary tensors, one after the other."""
@@ -148,7 +152,7 @@ class _Making:
                 )
             )
         if self._is_dequantized:
-            yield name, torch.cat([dequantize(part, dtype=self._dtype) for part in parts])
+            yield name, torch.cat([self._dequantize(part, self._dtype) for part in parts])
             return
         yield f"{name}_codes", torch.cat([part.codes for part in parts])
         yield f"{name}_block_scales", _joined([part.block_scales for part in parts])
