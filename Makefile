@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow test-interpreted verify bench kernels-report experiment environment \
+.PHONY: help named lint test test-slow test-interpreted verify bench gpu-check kernels-report experiment environment \
   environment-dev
 
 help: ## list the targets
@@ -48,6 +48,9 @@ verify: environment ## verify and re-audit the committed evidence
 bench: environment-dev ## decode and prefill, side by side with transformers
 	@$(PY) benchmarks/decode.py --dtype bfloat16 $(ARGS) \
 	  --checkpoint "$$($(PY) -m harness checkpoint fetch experiment=quickstart)"
+
+gpu-check: environment-dev ## all that a GPU can show; ARGS=--dry-run shows the check itself, without one
+	@$(PY) benchmarks/gpu_check.py $(ARGS)
 
 kernels-report: environment-dev ## compile every Triton kernel for every target, no GPU; ARGS=--quick: half
 	@$(PY) -m tools.kernels_report $(ARGS)

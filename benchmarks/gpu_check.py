@@ -4,8 +4,9 @@
     python benchmarks/gpu_check.py --dry-run       # the same lines on the host, small, in a minute
 
 Prints one table last and writes JSON. Exits by 1 where something was found wrong; speed alone is
-never wrong. Besides torch and triton it needs numpy, pyarrow, safetensors, jsonschema, hydra-core
-and nvidia-ml-py; transformers is measured where it is installed.
+never wrong. Beside a GPU image's torch, triton, numpy, pyarrow and safetensors it needs the wheels
+rfc8785, jsonschema, hydra-core, pandas, rich, tokenizers and nvidia-ml-py; transformers is measured
+where it is installed.
 """
 
 import argparse
