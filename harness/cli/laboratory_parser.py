@@ -29,8 +29,48 @@ def add_laboratory(commands: Group, command: Command, overrides: Callable[[Any],
     _cases(localize)
     _arming(localize)
     localize.add_argument("--page", type=Path, help="HTML page to write (default: runs/pages/)")
+    _intervene(commands, command, overrides)
     _compare(commands, command)
     _replay(commands, command)
+    _campaign(commands, command, overrides)
+
+
+def _intervene(commands: Group, command: Command, overrides: Callable[[Any], None]) -> None:
+    intervene = command(
+        commands,
+        "intervene",
+        "harness.cli.laboratory:intervene",
+        "change one factor at a time, and name what is shown to be the cause",
+    )
+    overrides(intervene)
+    intervene.add_argument(
+        "--factor",
+        action="append",
+        type=_factor,
+        required=True,
+        metavar="NAME:FIELD=VALUE",
+        help="a factor and what its treatment changes, such as threads:determinism.num_threads=1",
+    )
+    intervene.add_argument(
+        "--pairs", type=_count, default=2, help="runs of each arm of a factor (default: 2)"
+    )
+    intervene.add_argument(
+        "--max-runs", type=_count, default=400, help="runs after which nothing more is executed"
+    )
+    intervene.add_argument(
+        "--processes", type=_count, default=1, help="fresh processes of a run (default: 1)"
+    )
+    intervene.add_argument(
+        "--repetitions", type=_count, default=2, help="replays in each process (default: 2)"
+    )
+    _arming(intervene)
+
+
+def _factor(text: str) -> tuple[str, str]:
+    name, _, override = text.partition(":")
+    if not name or "=" not in override:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME:FIELD=VALUE")
+    return name, override
 
 
 def _compare(commands: Group, command: Command) -> None:
@@ -45,6 +85,31 @@ def _compare(commands: Group, command: Command) -> None:
     compare.add_argument("right", help="the other, likewise")
     compare.add_argument("--limits", type=Path, metavar="FILE", help="declared limits, JSON")
     _store(compare)
+
+
+def _campaign(commands: Group, command: Command, overrides: Callable[[Any], None]) -> None:
+    parser = commands.add_parser("campaign", help="cases frozen before they run, and a holdout")
+    group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    place = "harness.cli.campaign"
+    size = command(group, "size", f"{place}:size", "how many cases give which confidence")
+    size.add_argument("--share", type=float, required=True, help="of cases that a defect touches")
+    size.add_argument("--rate", type=float, default=1.0, help="with which it shows in a repeat")
+    size.add_argument("--repeats", type=_count, default=2, help="of a case (default: 2)")
+    size.add_argument("--confidence", type=float, default=0.95)
+    freeze = command(group, "freeze", f"{place}:freeze", "freeze cases, limits and a holdout")
+    overrides(freeze)
+    freeze.add_argument("--manifest", type=Path, required=True)
+    freeze.add_argument("--holdout", type=Path, required=True)
+    for name, text in (
+        ("run", "run the development cases of a campaign"),
+        ("holdout", "open the holdout of a campaign, once, and run it"),
+    ):
+        run = command(group, name, f"{place}:{name}", text)
+        run.add_argument("campaign", help="digest of the frozen campaign, or first digits of it")
+        run.add_argument("file", type=Path, help="the manifest, or the holdout")
+        run.add_argument("--config-dir", type=Path, help="folder of config.yaml")
+        _store(run)
+    _store(freeze)
 
 
 def _replay(commands: Group, command: Command) -> None:

@@ -1,8 +1,8 @@
 """Study statements: what a laboratory made of records, and the tables and tensors it rests on.
 
-A study is an in-toto v1 envelope in canonical JSON of at most 64 KB, as records and verdicts are.
-Its ``parameters`` say what was done, its ``findings`` what follows; whoever verifies a study
-computes the findings again from the tables. Knows the form of studies, nothing of any analysis.
+A study is an in-toto v1 envelope in canonical JSON, as records and verdicts are. Its ``parameters``
+say what was done, its ``findings`` what follows; whoever verifies a study computes the findings
+again from the tables. Knows the form of studies, nothing of any analysis.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ from harness.evidence.tables import WrittenTable
 
 STUDY_TYPE = "urn:harness:study:1"
 STUDY_SCHEMA = "harness.study/1"
-MAX_STUDY_BYTES = 64 * 1024
+MAX_STUDY_BYTES = 4 << 20
+MAX_STUDY_TABLES = 8000
+"""As the schema has it."""
 _STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 _SCHEMA_FILE = "study-1.schema.json"
 
@@ -82,7 +84,7 @@ def study_statement(predicate: StudyPredicate) -> dict[str, Any]:
     """Wrap a study's predicate into its statement; references are put in order.
 
     Raises:
-        EvidenceError: When the statement breaks the schema or exceeds 64 KB.
+        EvidenceError: When the statement breaks the schema or is too long.
     """
     document = parse_json(canonical_bytes(asdict(predicate)), where="study")
     document["tables"].sort(key=_order)

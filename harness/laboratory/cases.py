@@ -16,7 +16,7 @@ from harness.plan.freeze import freeze
 from harness.plan.load import LoadedPlan
 from harness.run.derivation import Settings, derive_settings
 
-MAX_CASES = 40
+MAX_CASES = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,8 @@ class FrozenCase:
 
     point: Mapping[str, int]
     plan: LoadedPlan
+    planted: Mapping[str, Any] | None = None
+    """What the request says of a planted fault, nothing for none; ``None`` leaves it as it is."""
 
     @property
     def name(self) -> str:
@@ -92,11 +94,29 @@ def _prompt(workload: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
     }
 
 
+def along_axes(
+    settings: Settings, axes: Axes, num_realizations: int
+) -> list[tuple[dict[str, int], Settings]]:
+    """Every point of the axes, with its settings."""
+    return [(point, settings_at(settings, point, num_realizations)) for point in axes.points()]
+
+
+def of_prompts(
+    settings: Settings, prompts: Sequence[Sequence[int]], num_realizations: int
+) -> list[tuple[dict[str, int], Settings]]:
+    """One case for each prompt of token ids, numbered from 0."""
+    found = []
+    for number, prompt in enumerate(prompts):
+        given = dict(settings.workload) | {"prompt_text": None, "prompt_token_ids": list(prompt)}
+        asked = replace(settings, workload=given)
+        length = {"prompt_rows": len(prompt)}
+        found.append(({"case": number}, settings_at(asked, length, num_realizations)))
+    return found
+
+
 def freeze_cases(
-    settings: Settings,
-    axes: Axes,
+    listed: Sequence[tuple[dict[str, int], Settings]],
     *,
-    num_realizations: int,
     folder: Path,
     cache: Path,
     progress: Callable[[str, float | None], None],
@@ -108,13 +128,11 @@ def freeze_cases(
     Raises:
         InvalidInputError: When any of them cannot be derived; what was frozen before stays.
     """
-    points: Sequence[dict[str, int]] = axes.points()
-    made = [settings_at(settings, point, num_realizations) for point in points]
     cases: list[FrozenCase] = []
-    for point, each in zip(points, made, strict=True):
-        progress(f"freezing the plan of case {len(cases) + 1}/{len(points)}", None)
+    for point, settings in listed:
+        progress(f"freezing the plan of case {len(cases) + 1}/{len(listed)}", None)
         document, manifest = derive_settings(
-            each,
+            settings,
             cache=cache,
             progress=progress,
             accept_terms=accept_terms,

@@ -14,8 +14,7 @@ from harness.adapters.families import layout_for
 from harness.errors import HarnessError, InvalidInputError
 from harness.evidence.redact import redact_text
 from harness.evidence.store import Store
-from harness.evidence.studies import StoredTensors, StudyPredicate, StudyTable
-from harness.evidence.tables import WrittenTable
+from harness.evidence.studies import MAX_STUDY_TABLES, StoredTensors, StudyPredicate, StudyTable
 from harness.laboratory.cases import FrozenCase
 from harness.laboratory.localization import NOT_EVALUATED, case_finding, case_matrix, findings
 from harness.laboratory.matrix import matrix_rows
@@ -55,6 +54,7 @@ def run_cases(
     Raises:
         HarnessError: When a plan breaks a rule, or has nothing to arm; nothing was started then.
     """
+    _require_room(cases)
     requests = [_request(base, case, arming) for case in cases]
     for request in requests:
         require_armable(check(request).plan, arming)
@@ -69,13 +69,18 @@ def run_cases(
     return observed
 
 
+RunCases = Callable[[RunRequest, Sequence[FrozenCase], Arming, Progress], list[Observed]]
+"""What :func:`run_cases` is."""
+
+
 def localize(
     base: RunRequest,
     cases: Sequence[FrozenCase],
     arming: Arming,
     progress: Progress,
     *,
-    execute_cases: Callable[..., list[Observed]] = run_cases,
+    campaign: str | None = None,
+    execute_cases: RunCases = run_cases,
 ) -> tuple[str, StudyPredicate]:
     """Localize over cases; returns the study's digest in ``base.store``, and what it says.
 
@@ -84,23 +89,16 @@ def localize(
         cases: With their frozen plans.
         arming: What every process observes.
         progress: Where the state of the runs is shown.
+        campaign: Digest of the campaign whose cases these are, if they are one's.
         execute_cases: Runs the cases; replaced in tests.
     """
     started_at = utc_timestamp()
     observed = execute_cases(base, cases, arming, progress)
     store = Store(base.store)
-    tables: list[StudyTable] = []
-    tensors: list[StoredTensors] = []
-    records: list[str] = []
-    listed, found = [], []
+    tables, tensors, records, listed = references(observed)
+    found = []
     for number, each in enumerate(observed):
         case = tables_of(each, arming)
-        listed.append(_described(each, None if each.completed is None else len(records)))
-        if each.completed is not None:
-            records.append(each.completed.record)
-            gathered = each.completed.observed
-            tables += [_of_case(number, table) for table in gathered.gathered.written]
-            tensors += [replace(file, case=number) for file in gathered.tensors]
         made = (("matrix", matrix_rows(case_matrix(case))), ("case_trials", trial_rows(case)))
         tables += [put_rows(store, name, rows, case=number) for name, rows in made]
         found.append(case_finding(case))
@@ -111,7 +109,8 @@ def localize(
             "arming": arming.document(),
             "boundaries_version": _boundaries_version(cases),
             "planted_fault": base.planted_fault,
-            "cases": listed,
+            "campaign": campaign,
+            "cases": [described(*pair) for pair in zip(observed, listed, strict=True)],
         },
         records=records,
         tables=tables,
@@ -122,13 +121,27 @@ def localize(
     return finish(store, study, findings(found))
 
 
+def references(
+    observed: Sequence[Observed],
+) -> tuple[list[StudyTable], list[StoredTensors], list[str], list[int | None]]:
+    """Tables, tensors and records of all cases, and each case's place among the records."""
+    tables: list[StudyTable] = []
+    tensors: list[StoredTensors] = []
+    records: list[str] = []
+    places: list[int | None] = []
+    for number, each in enumerate(observed):
+        places.append(None if each.completed is None else len(records))
+        if each.completed is not None:
+            records.append(each.completed.record)
+            left = each.completed.observed
+            tables += [StudyTable(case=number, **vars(table)) for table in left.gathered.written]
+            tensors += [replace(file, case=number) for file in left.tensors]
+    return tables, tensors, records, places
+
+
 def tables_of(observed: Observed, arming: Arming) -> CaseTables:
     """Everything that was observed of one case."""
-    workload = observed.case.plan.plan.workload
-    assert workload is not None
-    planned = CaseTables(
-        num_realizations=workload.fresh_realizations, repetitions=arming.repetitions
-    )
+    planned = CaseTables(num_realizations=_processes(observed.case), repetitions=arming.repetitions)
     if observed.completed is None:
         return planned
     rows, armed = observed.completed.gathered.rows, observed.completed.observed.gathered.rows
@@ -172,16 +185,44 @@ def require_armable(plan: Plan, arming: Arming) -> None:
         )
 
 
+def _require_room(cases: Sequence[FrozenCase]) -> None:
+    """Refuse what would not fit into one study, before it was run."""
+    # Four tables of each process, two of the case, and what a study has of its own.
+    needed = sum(4 * _processes(case) + 2 for case in cases)
+    if needed > MAX_STUDY_TABLES:
+        raise InvalidInputError(
+            "too many cases and processes for one study",
+            expected=f"at most {MAX_STUDY_TABLES} tables",
+            got=f"{needed} of {len(cases)} cases",
+            hint="study fewer cases or processes at once",
+        )
+
+
 def _request(base: RunRequest, case: FrozenCase, arming: Arming) -> RunRequest:
     assert case.plan.path is not None
-    return replace(base, plan_path=case.plan.path, plan_digest=case.plan.plan.digest, arming=arming)
+    if case.planted is not None:
+        base = replace(
+            base,
+            planted_fault=None,
+            producer_argv=RunRequest.producer_argv,
+            fixture_argv=RunRequest.fixture_argv,
+        )
+    return replace(
+        base,
+        plan_path=case.plan.path,
+        plan_digest=case.plan.plan.digest,
+        arming=arming,
+        **(case.planted or {}),
+    )
 
 
-def _described(observed: Observed, record: int | None) -> dict[str, Any]:
+def described(observed: Observed, record: int | None) -> dict[str, Any]:
+    """One case as a study's parameters tell of it."""
     completed = observed.completed
     return {
         "point": dict(observed.case.point),
         "plan_digest": observed.case.plan.plan.digest,
+        "num_realizations": _processes(observed.case),
         "record": record,
         "audit": NOT_EVALUATED if completed is None else str(completed.verdict["status"]),
         "problem": observed.problem,
@@ -192,5 +233,7 @@ def _boundaries_version(cases: Sequence[FrozenCase]) -> str:
     return layout_for(cases[0].plan.plan.adapter_data.family or "").boundaries_version
 
 
-def _of_case(number: int, table: WrittenTable) -> StudyTable:
-    return StudyTable(case=number, **vars(table))
+def _processes(case: FrozenCase) -> int:
+    workload = case.plan.plan.workload
+    assert workload is not None
+    return workload.fresh_realizations

@@ -12,6 +12,8 @@ from harness.laboratory.matrix import Matrix
 
 MAX_BLOCKS = 400
 """Blocks that are drawn one by one; what follows is drawn as one that says so."""
+MAX_TRIALS = 128
+"""Trials that are drawn; a note says how many are not."""
 COLORS = ("#c7d3dd", "#d1495b", "#edae49", "#00798c", "#7a5195", "#5f8d4e", "#a0522d", "#444444")
 """By number of the distinct value: the first one seen is pale."""
 _LABEL_PX = 330
@@ -29,7 +31,10 @@ def matrix_svg(matrix: Matrix) -> str:
     blocks = _blocks(matrix)
     drawn, rest = blocks[:MAX_BLOCKS], blocks[MAX_BLOCKS:]
     parts, top = [], _MIN_BLOCK_PX + 6
-    for place, trial in enumerate(matrix.trials):
+    hidden = len(matrix.trials) - MAX_TRIALS
+    if hidden > 0:
+        parts.append(f'<text x="2" y="12" font-size="9">{hidden} more trials are not drawn</text>')
+    for place, trial in enumerate(matrix.trials[:MAX_TRIALS]):
         x = _LABEL_PX + place * _CELL_PX
         text = f"{trial.realization}.{trial.repetition}"
         parts.append(f'<text x="{x + 2}" y="12" font-size="9">{shown(text)}</text>')
@@ -41,7 +46,7 @@ def matrix_svg(matrix: Matrix) -> str:
         text = f"{len(matrix.boundaries) - rest[0][0]} more boundaries are not drawn"
         parts.append(f'<text x="2" y="{top + 11}" font-size="11">{shown(text)}</text>')
         top += _MIN_BLOCK_PX
-    width = _LABEL_PX + max(1, len(matrix.trials)) * _CELL_PX
+    width = _LABEL_PX + min(max(1, len(matrix.trials)), MAX_TRIALS) * _CELL_PX
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{top + 4}" '
         f'viewBox="0 0 {width} {top + 4}" font-family="monospace">{"".join(parts)}</svg>'
@@ -65,7 +70,8 @@ def _block(matrix: Matrix, begin: int, end: int, top: int, height: int) -> str:
     title = f"{first.label} to {last.label}: {distinct} distinct"
     weight = ' font-weight="bold"' if distinct > 1 else ""
     cells = "".join(
-        _cell(place, group, top, height) for place, group in enumerate(matrix.groups[begin])
+        _cell(place, group, top, height)
+        for place, group in enumerate(matrix.groups[begin][:MAX_TRIALS])
     )
     return (
         f"<g><title>{shown(title)}</title>"

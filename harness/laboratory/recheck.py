@@ -13,7 +13,10 @@ from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
+from harness.laboratory.campaign import recheck_campaign
 from harness.laboratory.compare import TABLES, recompute
+from harness.laboratory.intervene import arms_of
+from harness.laboratory.intervention import arms_in_order, intervention_findings
 from harness.laboratory.localization import case_finding, case_matrix, findings
 from harness.laboratory.matrix import matrix_rows
 from harness.laboratory.record_states import recheck_state
@@ -62,10 +65,7 @@ def case_tables(store: Store, study: StudyPredicate, number: int) -> CaseTables:
     arming, case = parse_arming(study.parameters["arming"]), study.parameters["cases"][number]
     index = case["record"]
     if index is None:
-        return CaseTables(
-            num_realizations=_declared_trials(store, study, number, arming.repetitions),
-            repetitions=arming.repetitions,
-        )
+        return CaseTables(num_realizations=case["num_realizations"], repetitions=arming.repetitions)
     record = load_record(study.records[index], store)
     workload = parse_plan(record.plan_bytes(), where=record.digest).plan.workload
     if workload is None or record.predicate.plan.digest != case["plan_digest"]:
@@ -121,11 +121,6 @@ def plain(document: Any) -> Any:
     return parse_json(canonical_bytes(document), where="findings")
 
 
-def _declared_trials(store: Store, study: StudyPredicate, number: int, repetitions: int) -> int:
-    # Without a record nothing else says how many were planned.
-    return len(study_rows(store, study, number, "case_trials")) // repetitions
-
-
 def _by_realization(record: LoadedRecord) -> dict[int, Rows]:
     return {n: rows for n, rows in record.by_realization("steps").items() if n is not None}
 
@@ -140,6 +135,16 @@ def _difference(said: Mapping[str, Any], found: Mapping[str, Any]) -> str:
                     f"its tables give {other.get(name)!r}"
                 )
     return f"says {said.get('status')!r}, its tables give {found['status']!r}"
+
+
+def _intervention(store: Store, study: StudyPredicate) -> list[str]:
+    arms = arms_of(study)
+    names = [factor["name"] for factor in study.parameters["factors"]]
+    problems = []
+    if arms != arms_in_order(names, study.parameters["num_pairs"])[: len(arms)]:
+        problems.append("its runs are not in the counterbalanced order")
+    rows = [case_tables(store, study, number) for number in range(len(arms))]
+    return problems + _otherwise(store, study, {}, intervention_findings(names, arms, rows))
 
 
 def _comparison(store: Store, study: StudyPredicate) -> list[str]:
@@ -173,7 +178,9 @@ def _otherwise(
 
 _CHECKS: Mapping[str, Callable[[Store, StudyPredicate], list[str]]] = {
     "localization": _localization,
+    "campaign": recheck_campaign,
     "comparison": _comparison,
+    "intervention": _intervention,
     "replay": _replay,
     "state": recheck_state,
 }

@@ -22,6 +22,8 @@ from harness.state.digests import tensor_digest
 from harness.state.snapshot import copy_declared
 
 Row = dict[str, object]
+Seen = tuple[int, torch.dtype, torch.Size, int, str, bool]
+"""Index, dtype, shape, bytes, digest and whether kept, of one boundary."""
 
 
 class ArmedPass:
@@ -56,7 +58,12 @@ class ArmedPass:
         self._frozen = frozen
         self._names = tuple(boundaries)
         self._arming = arming
-        self._digest = digest_function(arming.digest_kind)
+        self.digest = digest_function(arming.digest_kind)
+        passing = [n for n, name in enumerate(boundaries) if arming.passes_boundary(name)]
+        self.digested = frozenset(passing)
+        """Places of the boundaries that are digested in a step that passes."""
+        self.wanted = frozenset(n for n in passing if arming.keeps(boundaries[n]))
+        """Of these, the ones whose tensors are to be kept."""
         self.boundaries: list[Row] = []
         self.steps: list[Row] = []
         self.states: list[Row] = []
@@ -126,6 +133,7 @@ class ArmedPass:
             return token
         if watch is not None:
             watch.require_complete(has_head=output.logits is not None)
+            self.boundaries += self.rows(where, watch.seen)
             self.times.append(where | {"duration_ns": duration_ns, "digest_ns": watch.digest_ns})
         self.steps.append(
             where
@@ -139,30 +147,30 @@ class ArmedPass:
         )
         return token
 
-    def observe(self, where: Row, index: int, tensor: torch.Tensor) -> None:
-        """Digest one boundary's tensor, and keep it where that is asked for and fits."""
-        name = self._names[index]
-        if not self._arming.passes_boundary(name):
-            return
-        is_kept = self._arming.keeps(name) and (
-            self._kept_bytes + tensor.nbytes <= self._arming.keep_max_bytes
-        )
-        if is_kept:
-            place = f"{where['repetition']}/{where['phase']}/{where['step']}/{name}"
-            self.kept[place] = tensor.detach().to("cpu", copy=True).contiguous()
-            self._kept_bytes += tensor.nbytes
-        self.boundaries.append(
+    def rows(self, where: Row, seen: Sequence[Seen]) -> list[Row]:
+        """Rows of ``boundaries`` of one step."""
+        return [
             where
             | {
                 "boundary": index,
-                "name": name,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": list(tensor.shape),
-                "bytes": tensor.nbytes,
-                "digest": self._digest(tensor),
+                "name": self._names[index],
+                "dtype": str(dtype).removeprefix("torch."),
+                "shape": list(shape),
+                "bytes": num_bytes,
+                "digest": digest,
                 "is_kept": is_kept,
             }
-        )
+            for index, dtype, shape, num_bytes, digest, is_kept in seen
+        ]
+
+    def keep(self, where: Row, index: int, tensor: torch.Tensor) -> bool:
+        """Keep a boundary's tensor where that is asked for and fits; says whether it was."""
+        fits = self._kept_bytes + tensor.nbytes <= self._arming.keep_max_bytes
+        if fits:
+            place = f"{where['repetition']}/{where['phase']}/{where['step']}/{self._names[index]}"
+            self.kept[place] = tensor.detach().to("cpu", copy=True).contiguous()
+            self._kept_bytes += tensor.nbytes
+        return fits
 
     def require_hits(self, hits: Sequence[int], *, has_head: bool) -> None:
         """Refuse a step that did not hit each expected boundary once, in order.
@@ -194,18 +202,26 @@ class ArmedPass:
 
 
 class _Watch:
-    """The tap of one step: counts hits and the time that digesting took."""
+    """The tap of one step: digests what passes, and counts hits and the time that it took.
+
+    Called hundreds of times in a step, so that rows are made of what it saw only afterwards.
+    """
 
     def __init__(self, owner: ArmedPass, where: Row) -> None:
         self._owner = owner
         self._where = where
         self._hits: list[int] = []
+        self.seen: list[Seen] = []
         self.digest_ns = 0
 
     def __call__(self, index: int, tensor: torch.Tensor) -> None:
         began = monotonic_ns()
+        owner = self._owner
         self._hits.append(index)
-        self._owner.observe(self._where, index, tensor)
+        if index in owner.digested:
+            is_kept = index in owner.wanted and owner.keep(self._where, index, tensor)
+            digest = owner.digest(tensor)
+            self.seen.append((index, tensor.dtype, tensor.shape, tensor.nbytes, digest, is_kept))
         self.digest_ns += monotonic_ns() - began
 
     def require_complete(self, *, has_head: bool) -> None:

@@ -20,6 +20,8 @@ class Fault:
 
     text: str
     """What it does, in one line."""
+    check: str
+    """The check that it must fail; it may fail others as well."""
     family: str | None = None
     """The family whose code it is around; ``None`` where it is around what all share."""
     child: str = "producer"
@@ -32,56 +34,71 @@ class Fault:
 FAULTS: Mapping[str, Fault] = {
     "swa_unallocated": Fault(
         text="no slot of the window's pool is ever allocated: all positions share slot 0",
+        check="state.ownership",
         family="gemma",
-        boundary="layers.0.slots",
+        boundary="prefill 0: layers.0.slots",
     ),
     "swa_raced": Fault(
         text="as swa_unallocated, and the rows of one write land in an order of their own",
+        check="state.ownership",
         family="gemma",
         varies=True,
-        boundary="layers.0.kv_written",
+        boundary="prefill 0: layers.0.kv_written",
     ),
     "stale_slot": Fault(
         text="the newest position is translated to the slot of the one before it",
+        check="correctness.exact",
         family="gemma",
-        boundary="layers.0.slots",
+        boundary="prefill 0: layers.0.slots",
     ),
     "uninitialized_buffer": Fault(
         text="one element of a buffer is used before it was written",
+        check="correctness.exact",
         family="llama",
         varies=True,
-        boundary="layers.0.mlp_out",
+        boundary="prefill 0: layers.0.mlp_out",
     ),
     "racing_thread": Fault(
         text="a thread writes a cached value of layer 1 before or after attention reads it",
+        check="correctness.exact",
         family="llama",
         varies=True,
-        boundary="layers.1.attention_out",
+        boundary="prefill 0: layers.1.attention_out",
     ),
     "reduction_order": Fault(
         text="the last layer's down projection is summed in an order drawn each time",
+        check="correctness.exact",
         family="llama",
         varies=True,
-        boundary="layers.3.mlp_out",
+        boundary="prefill 0: layers.3.mlp_out",
     ),
     "nan_expert": Fault(
         text="one expert of layer 1 gives NaN",
+        check="numbers.finite",
         family="qwen3_5_moe",
-        boundary="layers.1.routed_out",
+        boundary="prefill 0: layers.1.routed_out",
     ),
     "flipped_bit": Fault(
         text="one bit of a resident weight of layer 1 flips after the weights were hashed",
+        check="tensors.unchanged",
         family="llama",
-        boundary="layers.1.mlp_out",
+        boundary="prefill 0: layers.1.mlp_out",
     ),
-    "leaked_mirror": Fault(text="a copy of the resident weights stays in the host's memory"),
-    "late_read": Fault(text="the checkpoint is opened again while the plan is sealed"),
+    "leaked_mirror": Fault(
+        text="a copy of the resident weights stays in the host's memory", check="memory.unplanned"
+    ),
+    "late_read": Fault(
+        text="the checkpoint is opened again while the plan is sealed", check="sentinels.zero"
+    ),
     "swapped_scale": Fault(
         text="two scales of a quantized bank of layer 0 change places",
+        check="tensors.expected",
         family="qwen3_5_moe",
-        boundary="layers.0.routed_out",
+        boundary="prefill 0: layers.0.routed_out",
     ),
-    "wrong_token": Fault(text="one token of the reference fixture is wrong", child="fixture"),
+    "wrong_token": Fault(
+        text="one token of the reference fixture is wrong", check="steps.complete", child="fixture"
+    ),
 }
 """By name, which is that of its module here."""
 

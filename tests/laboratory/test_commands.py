@@ -1,0 +1,74 @@
+"""The laboratory's commands on real runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.evidence.store import Store
+from harness.evidence.studies import study_predicate
+
+FRESH = Path(__file__).parent / "fresh_trials.py"
+PLANS = ("tiny_llama", "tiny_gemma_hybrid", "tiny_qwen_nvfp4")
+SMALL = (
+    "workload.decode_steps=1",
+    "workload.repetitions=1",
+    "determinism.num_threads=1",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANS)
+def test_twenty_fresh_processes_agree_at_every_boundary(
+    name: str, repo_root: Path, tmp_path: Path
+) -> None:
+    arguments = [str(repo_root / "plans" / f"{name}.json"), str(tmp_path), "20"]
+    done = subprocess.run(
+        [sys.executable, str(FRESH), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 20
+    assert len(set(lines)) == 1
+    assert int(lines[0].split()[0]) > 150
+
+
+@pytest.mark.slow
+def test_a_race_is_localized_and_its_study_is_upheld(
+    tmp_path: Path, repo_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One case in two processes, its page, the check of its store, and a comparison in it."""
+    store, page = tmp_path / "store", tmp_path / "page.html"
+    command = ["localize", "experiment=tiny_llama", "fault=reduction_order", *SMALL]
+    places = [f"store={store}", f"cache={tmp_path / 'cache'}"]
+    options = ["--prompt-rows", "67", "--processes", "2", "--keep", "logits", "--json"]
+    # Plans are frozen beside the configuration, so that is copied.
+    shutil.copytree(repo_root / "experiments", tmp_path / "experiments")
+    configs = ["--config-dir", str(tmp_path / "experiments"), "--page", str(page)]
+    assert main([*command, *places, *options, *configs]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (case,) = found["findings"]["cases"]
+    assert case["earliest"]["name"] == "layers.3.mlp_out"
+    assert (case["num_completed"], case["num_trials"]) == (4, 4)
+    assert case["self_proof"] == "passed"
+    assert "layers.3.mlp_out" in page.read_text()
+    study = study_predicate(Store(store).read_study(found["study"]))
+    assert len(study.tensors) == 2
+    # The record of a run with a planted fault fails its audit as it did; nothing is damaged.
+    assert main(["evidence", "verify", str(store)]) == 0
+    limits = tmp_path / "limits.json"
+    entry = {"kind": "acceptance", "metric": "max_abs", "tensors": "logits", "limit": 1e-3}
+    limits.write_text(json.dumps({"schema": "harness.limits/1", "limits": [entry]}))
+    pair = [found["study"], f"{found['study']}:0:1.1", "--store", str(store)]
+    capsys.readouterr()
+    assert main(["compare", *pair, "--limits", str(limits), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)["findings"]
+    assert compared["exact"]["first_different"]["name"] == "layers.3.mlp_out"
+    assert compared["decisions"]["wrong"] == 0
+    assert 0 < compared["numbers"]["worst"]["max_abs"] < 1e-3
+    # Without limits, exact equality decides.
+    assert main(["compare", *pair]) == 1

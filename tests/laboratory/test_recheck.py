@@ -1,0 +1,277 @@
+"""Studies over a committed record, with made-up armed tables: sound ones, and lies."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from armed_rows import armed_step_rows, boundary_rows, state_rows
+
+from harness.cli import main
+from harness.errors import EvidenceError, InvalidInputError
+from harness.evidence.predicates import SourceIdentity
+from harness.evidence.record import LoadedRecord, load_record
+from harness.evidence.store import Store
+from harness.evidence.studies import StudyPredicate, StudyTable, study_statement
+from harness.evidence.tables import encode
+from harness.evidence.verify import verify_store
+from harness.laboratory.compare import TrialReference, compare
+from harness.laboratory.limits import Limit, limits_document
+from harness.laboratory.localization import case_finding, case_matrix, findings
+from harness.laboratory.matrix import matrix_rows
+from harness.laboratory.recheck import recheck_studies
+from harness.laboratory.trials import CaseTables, trial_rows
+from harness.realize.arming import Arming
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def record(evidence: Store) -> LoadedRecord:
+    (digest,) = evidence.digests("records")
+    return load_record(digest, evidence)
+
+
+def put(store: Store, name: str, rows: Rows, realization: int | None = None) -> StudyTable:
+    data, num_rows = encode(name, rows)
+    return StudyTable(
+        case=0,
+        name=name,
+        realization=realization,
+        digest=store.put_table(data),
+        num_rows=num_rows,
+        size_bytes=len(data),
+    )
+
+
+def localization(record: LoadedRecord) -> tuple[StudyPredicate, CaseTables]:
+    """An honest study of one case: the second process differs from a boundary on."""
+    store, steps = record.store, record.by_realization("steps")
+
+    def late(repetition: int, phase: str, step: int, name: str) -> object:
+        return repetition if (phase, name) == ("decode", "logits") else ""
+
+    armed = {
+        "boundaries": {0: boundary_rows(2), 1: boundary_rows(2, value=late)},
+        "armed_steps": {n: armed_step_rows(steps[n]) for n in (0, 1)},
+        "replay_states": {n: state_rows(2) for n in (0, 1)},
+    }
+    case = CaseTables(
+        num_realizations=2,
+        repetitions=2,
+        ledger=record.rows("trials"),
+        steps={n: rows for n, rows in steps.items() if n is not None},
+        **armed,
+    )
+    tables = [
+        put(store, name, rows, number)
+        for name, by_process in armed.items()
+        for number, rows in by_process.items()
+    ]
+    tables.append(put(store, "matrix", matrix_rows(case_matrix(case))))
+    tables.append(put(store, "case_trials", trial_rows(case)))
+    study = StudyPredicate(
+        kind="localization",
+        experiment="tiny_llama",
+        parameters={
+            "arming": Arming(repetitions=2).document(),
+            "boundaries_version": "llama.boundaries/2",
+            "planted_fault": None,
+            "cases": [
+                {
+                    "point": {},
+                    "plan_digest": record.predicate.plan.digest,
+                    "record": 0,
+                    "audit": "passed",
+                    "problem": None,
+                }
+            ],
+        },
+        records=(record.digest,),
+        tables=tuple(tables),
+        tensors=(),
+        findings=findings([case_finding(case)]),
+        source=SourceIdentity(),
+        command=("harness", "localize"),
+        started_at="2026-01-01T00:00:00Z",
+        ended_at="2026-01-01T00:01:00Z",
+    )
+    return study, case
+
+
+def problems_of(store: Store, study: StudyPredicate) -> list[str]:
+    store.put_study(study_statement(study))
+    # A table that was replaced stays behind.
+    assert {problem.kind for problem in verify_store(store.root)} <= {"extra"}
+    return [problem.message for problem in recheck_studies(store)]
+
+
+def test_an_honest_study_is_upheld(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    assert study.findings["cases"][0]["earliest"]["name"] == "logits"
+    assert problems_of(record.store, study) == []
+
+
+def with_finding(study: StudyPredicate, **changes: Any) -> StudyPredicate:
+    (case,) = study.findings["cases"]
+    return replace(study, findings={**study.findings, "cases": [{**case, **changes}]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"earliest": None}, "says earliest of case 0"),
+        ({"state": "stable"}, "says state of case 0"),
+        ({"num_varying": 0}, "says num_varying of case 0"),
+        ({"self_proof": "not_evaluated"}, "says self_proof of case 0"),
+    ],
+)
+def test_a_finding_that_contradicts_its_tables_is_found(
+    record: LoadedRecord, changes: dict[str, Any], text: str
+) -> None:
+    study, _ = localization(record)
+    (problem,) = problems_of(record.store, with_finding(study, **changes))
+    assert text in problem
+
+
+def test_another_earliest_boundary_is_found_by_the_command(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    earliest = study.findings["cases"][0]["earliest"] | {"name": "layers.0.q", "boundary": 2}
+    record.store.put_study(study_statement(with_finding(study, earliest=earliest)))
+    assert main(["evidence", "verify", str(record.store.root)]) == 1
+
+
+def replaced(study: StudyPredicate, table: StudyTable) -> StudyPredicate:
+    kept = [t for t in study.tables if (t.name, t.realization) != (table.name, table.realization)]
+    return replace(study, tables=(*kept, table))
+
+
+def test_a_matrix_that_its_trials_do_not_give_is_found(record: LoadedRecord) -> None:
+    study, case = localization(record)
+    rows = matrix_rows(case_matrix(case))
+    rows[-1] |= {"num_distinct": 1, "groups": [0, 0, 0, 0]}
+    problems = problems_of(record.store, replaced(study, put(record.store, "matrix", rows)))
+    assert problems == ["table matrix of case 0 is not what its trials give"]
+
+
+def test_a_trial_left_out_of_the_ledger_is_found(record: LoadedRecord) -> None:
+    study, case = localization(record)
+    rows = trial_rows(case)[:-1]
+    problems = problems_of(record.store, replaced(study, put(record.store, "case_trials", rows)))
+    assert problems == ["table case_trials of case 0 is not what its trials give"]
+
+
+def test_outputs_that_are_not_the_unarmed_run_s_are_found(record: LoadedRecord) -> None:
+    study, case = localization(record)
+    rows = [dict(row) for row in case.armed_steps[1]]
+    rows[0]["plane_digest"] = rows[1]["plane_digest"]
+    problems = problems_of(record.store, replaced(study, put(record.store, "armed_steps", rows, 1)))
+    assert "table case_trials of case 0 is not what its trials give" in problems
+
+
+def test_a_study_of_another_plan_is_found(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    case = study.parameters["cases"][0] | {"plan_digest": "sha256:" + "0" * 64}
+    (problem,) = problems_of(
+        record.store, replace(study, parameters={**study.parameters, "cases": [case]})
+    )
+    assert "not about its record's plan" in problem
+
+
+@pytest.mark.parametrize("parameters", [{}, {"arming": {"no": 1}, "cases": [{}]}, {"cases": 5}])
+def test_parameters_that_cannot_be_read_are_a_problem_and_no_crash(
+    record: LoadedRecord, parameters: dict[str, Any]
+) -> None:
+    study, _ = localization(record)
+    (problem,) = problems_of(record.store, replace(study, parameters=parameters))
+    assert problem
+
+
+def test_a_study_may_only_name_what_the_store_holds(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    absent = replace(study.tables[0], digest="sha256:" + "1" * 64)
+    with pytest.raises(EvidenceError, match="only name what the store holds"):
+        record.store.put_study(study_statement(replace(study, tables=(absent,))))
+    with pytest.raises(EvidenceError, match="only name what the store holds"):
+        record.store.put_study(study_statement(replace(study, records=("sha256:" + "2" * 64,))))
+
+
+def test_a_missing_table_of_a_study_is_an_integrity_problem(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    record.store.put_study(study_statement(study))
+    (table,) = [t for t in study.tables if t.name == "matrix"]
+    record.store.path("tables", table.digest).unlink()
+    assert [problem.kind for problem in verify_store(record.store.root)] == ["missing"]
+    assert recheck_studies(record.store)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "opinion"},
+        {"started_at": "yesterday"},
+        {"records": ("sha256:zz",)},
+        {"schema": "harness.study/2"},
+    ],
+)
+def test_a_study_that_breaks_its_schema_is_refused(
+    record: LoadedRecord, change: dict[str, Any]
+) -> None:
+    study, _ = localization(record)
+    with pytest.raises(InvalidInputError):
+        study_statement(replace(study, **change))
+
+
+def test_two_tables_of_one_name_are_refused(record: LoadedRecord) -> None:
+    study, _ = localization(record)
+    tables: Sequence[StudyTable] = (*study.tables, study.tables[0])
+    with pytest.raises(EvidenceError, match="named twice"):
+        study_statement(replace(study, tables=tuple(tables)))
+
+
+def compared(record: LoadedRecord, limits: tuple[Limit, ...] = ()) -> StudyPredicate:
+    """A comparison of the two processes of an honest localization."""
+    study, _ = localization(record)
+    digest = record.store.put_study(study_statement(study))
+    left, right = (TrialReference(study=digest, realization=n, repetition=1) for n in (0, 1))
+    _, found = compare(record.store, left, right, limits)
+    return found
+
+
+def test_a_comparison_is_upheld_and_names_the_first_difference(record: LoadedRecord) -> None:
+    study = compared(record)
+    exact = study.findings["exact"]
+    assert (study.findings["status"], exact["state"]) == ("failed", "different")
+    assert exact["first_different"]["name"] == "logits"
+    assert verify_store(record.store.root) == []
+    assert recheck_studies(record.store) == []
+
+
+def test_a_comparison_that_says_otherwise_is_found(record: LoadedRecord) -> None:
+    study = compared(record)
+    lie = replace(study, findings={**study.findings, "status": "passed"})
+    record.store.put_study(study_statement(lie))
+    (problem,) = recheck_studies(record.store)
+    assert "says status is 'passed'" in problem.message
+
+
+def test_limits_that_were_changed_afterwards_are_found(record: LoadedRecord) -> None:
+    limit = Limit(kind="acceptance", metric="max_abs", tensors="logits", limit=1.0)
+    study = compared(record, (limit,))
+    assert study.findings["status"] == "not_evaluated"
+    looser = limits_document((replace(limit, limit=2.0),))
+    lie = replace(study, parameters={**study.parameters, "limits": looser})
+    record.store.put_study(study_statement(lie))
+    (problem,) = recheck_studies(record.store)
+    assert "not those that were hashed" in problem.message
+
+
+@pytest.mark.parametrize("change", [{"case": 1}, {"realization": 2}, {"repetition": 5}])
+def test_a_trial_that_is_not_there_cannot_be_compared(
+    record: LoadedRecord, change: dict[str, int]
+) -> None:
+    study, _ = localization(record)
+    digest = record.store.put_study(study_statement(study))
+    sound = TrialReference(study=digest)
+    with pytest.raises(EvidenceError):
+        compare(record.store, sound, replace(sound, **change), ())
