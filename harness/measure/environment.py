@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from harness.errors import InvalidInputError, NotEvaluableError, ResourceError
 from harness.measure.cgroup import memory_limit_bytes
 from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, read_cpuinfo
 from harness.measure.distributions import installed_version
-from harness.measure.gpus import Gpu, GpuSystem, probe_gpus
+from harness.measure.gpus import Gpu, GpuSystem, probe_gpus, visible
 from harness.plan.environment import Environment, Fact
 from harness.plan.records import ComputeUnit, MemoryResource, Node, Resources
 
@@ -138,6 +138,12 @@ def probe_environment(
         parts = [_part(ACCELERATOR_ID, "simulated-accelerator", vram)]
     else:
         system = find_gpus()
+        setting = (os.environ if variables is None else variables).get("CUDA_VISIBLE_DEVICES")
+        system = replace(system, gpus=visible(system.gpus, setting))
+        if not system.gpus:
+            raise NotEvaluableError(
+                "no GPU is visible", got=f"CUDA_VISIBLE_DEVICES={setting}", where="the environment"
+            )
         parts = [_gpu_part(index, gpu) for index, gpu in enumerate(system.gpus)]
         facts.update(_gpu_facts(system))
     node = Node(

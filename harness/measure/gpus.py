@@ -5,7 +5,7 @@ device or a driver does not tell is ``None``. Knows nothing of torch, plans or o
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +63,30 @@ def probe_gpus(load: Callable[[], ModuleType] | None = None) -> GpuSystem:
     if not system.gpus:
         raise NotEvaluableError("there is no GPU", expected="one or more", got="none")
     return system
+
+
+def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
+    """The devices that ``CUDA_VISIBLE_DEVICES`` leaves to a process, in its order.
+
+    As CUDA reads it: indices or beginnings of UUIDs, up to the first that names no device.
+
+    Args:
+        gpus: All devices, in the driver's order.
+        setting: The variable's value; ``None`` where it is not set.
+    """
+    if setting is None:
+        return tuple(gpus)
+    found = []
+    for item in setting.split(","):
+        name = item.strip()
+        if name.isdecimal() and int(name) < len(gpus):
+            found.append(gpus[int(name)])
+            continue
+        named = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
+        if len(named) != 1:
+            break
+        found.append(named[0])
+    return tuple(found)
 
 
 @contextmanager

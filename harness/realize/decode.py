@@ -13,6 +13,7 @@ from harness.realize.adapter import Executor, StepOutput
 from harness.realize.recorder import Row, StepRecorder
 from harness.realize.schedule import Schedule
 from harness.state.digests import tensor_digest
+from harness.state.driver import wait_for
 from harness.state.snapshot import copy_declared
 
 
@@ -84,6 +85,9 @@ class ExecutionLoop:
         began = monotonic_ns()
         output: StepOutput = self._executor.step(token_ids, start_position, want_logits=want_logits)
         choice = None if output.logits is None else self._executor.choose(output.logits)
+        if choice is None:
+            # Nothing was read from a device yet: its work would count as the sentinels' time.
+            wait_for(output.plane)
         duration_ns = monotonic_ns() - began
         self._recorder.record(
             output,

@@ -5,8 +5,10 @@ before the baseline keeps it out of what is later called unplanned. Everything h
 again; nothing of it is recorded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+
+import torch
 
 from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.records import Plan
@@ -19,32 +21,70 @@ from harness.state.arena import Arena
 WARM_DECODE_STEPS = 2
 
 
+class Zeros:
+    """A source of tensors that hold nothing but zeros."""
+
+    def read_into(self, key: str, target: torch.Tensor) -> None:
+        """Zero ``target``."""
+        del key
+        target.zero_()
+
+
 def warm_up(
-    plan: Plan, make_adapter: Callable[[], Adapter], context: AdapterContext, schedule: Schedule
+    plan: Plan,
+    make_adapter: Callable[[], Adapter],
+    context: AdapterContext,
+    schedule: Schedule,
+    *,
+    populate: bool = False,
 ) -> None:
     """Allocate every persistent copy, zeroed; run all chunks and a few decodes; release.
+
+    Args:
+        plan: What will be realized.
+        make_adapter: Makes the throwaway adapter.
+        context: That of the realization to come.
+        schedule: That of the run to come.
+        populate: Whether to stage and fill zeros first, too: on a device each of the copies and
+            checks loads code of its own.
 
     Raises:
         RuntimeError: When something keeps a throwaway mapping, which would spoil the baseline.
     """
     throwaway = {name: memory.throwaway() for name, memory in context.memories.items()}
-    arenas = _run(plan, make_adapter(), replace(context, memories=throwaway), schedule)
+    adapter = make_adapter()
+    adapter.begin(replace(context, memories=throwaway))
+    arenas = _realize(plan, adapter, populate=populate)
+    _run(plan, adapter, arenas, schedule)
+    del adapter
     kept = sorted(identifier for identifier, arena in arenas.items() if arena.release())
     if kept:
         raise RuntimeError(f"throwaway state is still referred to: {', '.join(kept)}")
 
 
-def _run(
-    plan: Plan, adapter: Adapter, context: AdapterContext, schedule: Schedule
-) -> dict[str, Arena]:
-    adapter.begin(context)
-    persistent = [
-        intent
+def _realize(plan: Plan, adapter: Adapter, *, populate: bool) -> dict[str, Arena]:
+    """Throwaway arenas by id, staging included where it was filled."""
+    required = [intent for intent in plan.materializations if intent.requirement == "required"]
+    staging = [each for each in required if populate and each.persistence == "transient"]
+    persistent = [each for each in required if each.persistence == "persistent"]
+    arenas = {}
+    for intent in staging:
+        arenas[intent.id] = adapter.allocate(intent).arena
+        adapter.populate(intent, Zeros())
+    arenas |= {intent.id: adapter.allocate(intent).arena for intent in persistent}
+    for intent in persistent if populate else ():
+        adapter.populate(intent, Zeros())
+    for intent in staging:
+        adapter.release(intent)
+    return arenas
+
+
+def _run(plan: Plan, adapter: Adapter, arenas: Mapping[str, Arena], schedule: Schedule) -> None:
+    by_form = {
+        intent.representation: arenas[intent.id]
         for intent in plan.materializations
-        if intent.persistence == "persistent" and intent.requirement == "required"
-    ]
-    arenas = {intent.id: adapter.allocate(intent).arena for intent in persistent}
-    by_form = {intent.representation: arenas[intent.id] for intent in persistent}
+        if intent.persistence == "persistent" and intent.id in arenas
+    }
     references = by_form.get(REFERENCE_OUTPUTS)
     short = replace(
         schedule,
@@ -56,4 +96,3 @@ def _run(
         ExecutionLoop(adapter.activate(execution), by_form[STATE_SNAPSHOT].tensors, recorder).run(
             short
         )
-    return arenas

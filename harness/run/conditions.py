@@ -6,6 +6,7 @@ executor's own tensors and ops, and from the steps that were recorded. Knows no 
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -37,6 +38,9 @@ def apply_determinism(settings: Determinism) -> None:
     torch.set_num_interop_threads(1)
     # `use_deterministic_algorithms` sets the same, and imports a compiler for seconds before.
     torch.set_deterministic_debug_mode("error" if settings.deterministic_algorithms else "default")
+    # To fill what nobody reads is a launch per output; what is read unwritten varies, and shows.
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.benchmark = False
     if torch.get_num_threads() != settings.num_threads:

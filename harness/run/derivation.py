@@ -4,7 +4,7 @@ The only place where settings become a plan. Imports no torch; knows no model fa
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -37,6 +37,8 @@ T = TypeVar("T")
 MAX_CONFIG_BYTES = 4 << 20
 MAX_THREADS = 1024
 _PLAIN = frozenset({int, bool, str, float, type(None)})
+UNEXECUTED = "anything about a path that was not executed"
+ON_THE_HOST = ", such as CUDA or CUDA graphs"
 SCOPE = Scope(
     proves=(
         "this frozen plan was realized with exactly the planned bytes, forms and memories",
@@ -48,7 +50,7 @@ SCOPE = Scope(
     does_not_prove=(
         "that the model is accurate or useful",
         "equal bits on another device class, instruction set, build, thread count or chunking",
-        "anything about a path that was not executed, such as CUDA or CUDA graphs",
+        UNEXECUTED + ON_THE_HOST,
         "absence of mirrors smaller than the recorded smallest visible one, or in a recorded blind "
         "spot",
         "that the producing program is the recorded source: a producer that consistently reports "
@@ -116,7 +118,8 @@ def derive_settings(
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
     own_checks = (*layout.acceptance_checks, *device_checks(environment.resources))
-    request = _layout_request(settings, model, has_device_memory=device != host)
+    on_gpu = unit.kind == "cuda-gpu"
+    request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
     return derive(
         DeriveRequest(
             plan_version=f"{settings.name}-1",
@@ -140,9 +143,15 @@ def derive_settings(
             checks=_checks(settings.checks) or default_checks(allowances, own_checks),
             timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
             memory_allowances=allowances,
-            scope=SCOPE,
+            scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
         )
     )
+
+
+def _unproven(on_gpu: bool) -> tuple[str, ...]:
+    """What a record of the plan shows nothing of; a GPU is such a path where none is planned."""
+    executed = {UNEXECUTED + ON_THE_HOST: UNEXECUTED} if on_gpu else {}
+    return tuple(executed.get(text, text) for text in SCOPE.does_not_prove)
 
 
 def _model(
@@ -164,12 +173,16 @@ def _model(
     return _Model(survey=surveyed, config=config, spec=spec, entries=surveyed.pin_tensors(keys))
 
 
-def _layout_request(settings: Settings, model: _Model, *, has_device_memory: bool) -> LayoutRequest:
+def _layout_request(
+    settings: Settings, model: _Model, *, has_device_memory: bool, on_gpu: bool
+) -> LayoutRequest:
     realization = settings.realization
     determinism = _record(Determinism, settings.determinism, "determinism")
     if not 1 <= determinism.num_threads <= MAX_THREADS:
         got = str(determinism.num_threads)
         raise _misfit("determinism.num_threads", f"1 to {MAX_THREADS} threads", got)
+    if on_gpu and realization["staging"] == "none":
+        raise _misfit("realization.staging", "whole or streaming, on a GPU", "none")
     return LayoutRequest(
         config=model.config,
         spec=model.spec,

@@ -30,7 +30,8 @@ class DeviceLedger:
             point: Its name.
             arenas: By materialization id; those of another memory are passed over.
         """
-        self._driver.synchronize()
+        # What is cached and unused is nobody's; what stays is.
+        self._driver.give_back()
         place: Row = {"point": point, "memory_resource_id": self._resource_id}
         block_bytes = segment_bytes = 0
         for identifier, arena in arenas.items():

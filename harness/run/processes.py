@@ -27,6 +27,11 @@ _INHERITED = (
     # Lowers the instruction set; the applicability key states the one that results.
     "ATEN_CPU_CAPABILITY",
     "CUDA_VISIBLE_DEVICES",
+    # Where kernels are compiled, and kept.
+    "CC",
+    "TRITON_CACHE_DIR",
+    "TRITON_HOME",
+    "TRITON_LIBCUDA_PATH",
 )
 
 
@@ -59,6 +64,8 @@ def child_environment(num_threads: int) -> dict[str, str]:
         # What deterministic matrix products on a GPU ask for; a host takes no notice.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "NVIDIA_TF32_OVERRIDE": "0",
+        # The order in which the management library lists devices.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         # One heap: freed pages can be given back, so that growth means something.

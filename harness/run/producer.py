@@ -91,7 +91,8 @@ class Production:
         schedule = schedule_of(request.workload, request.spec)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
-        warm_up(plan, make_adapter, context, schedule)
+        on_gpu = device.driver is not None
+        warm_up(plan, make_adapter, context, schedule, populate=on_gpu)
         instruments = Instruments(memories, self.witness, device.driver)
         instruments.checkpoint("baseline")
 

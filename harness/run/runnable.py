@@ -8,7 +8,7 @@ from harness.plan.layout import (
     KERNEL_SET_UNITS,
     AdapterLayout,
 )
-from harness.plan.records import Plan
+from harness.plan.records import RECORDED, Plan
 
 
 def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
@@ -53,6 +53,14 @@ def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
             got=", ".join(sorted(kinds)),
             where="$.determinism.kernel_set",
             hint="derive the plan for another device, or with another kernel set",
+        )
+    is_recorded = plan.workload is not None and plan.workload.decode_mode == RECORDED
+    if is_recorded and "cuda-gpu" in kinds and name not in KERNEL_SET_UNITS:
+        raise NotEvaluableError(
+            f"steps of kernel set {name} cannot be recorded on a GPU",
+            expected="a set whose ops never wait for the device, such as triton/1",
+            got=name,
+            where="$.workload.decode_mode",
         )
     needed = KERNEL_SET_DISTRIBUTIONS.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:

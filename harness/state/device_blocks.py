@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from harness.errors import ResourceError
 from harness.state.backing import Backing, HostPages, MappedBacking
 from harness.state.driver import Driver, Segment
 
@@ -18,6 +19,7 @@ MIB = 1 << 20
 _SMALL_BYTES, _SMALL_SEGMENT_BYTES = MIB, 2 * MIB
 _LARGE_BYTES, _LARGE_SEGMENT_BYTES = 10 * MIB, 20 * MIB
 _SEGMENT_GRANULE_BYTES = 2 * MIB
+_BLOCK_GRANULE_BYTES = 512
 MAX_PINNED_BYTES = 256 * MIB
 """Larger host blocks are not pinned: locked pages are taken from everyone on the machine."""
 
@@ -43,11 +45,12 @@ class DeviceBlocks:
         From torch's CUDACachingAllocator: 2 MiB for up to 1 MiB, 20 MiB for less than 10 MiB,
         whole multiples of 2 MiB above.
         """
-        if size_bytes <= _SMALL_BYTES:
+        block = -(-size_bytes // _BLOCK_GRANULE_BYTES) * _BLOCK_GRANULE_BYTES
+        if block <= _SMALL_BYTES:
             return _SMALL_SEGMENT_BYTES
-        if size_bytes < _LARGE_BYTES:
+        if block < _LARGE_BYTES:
             return _LARGE_SEGMENT_BYTES
-        return -(-size_bytes // _SEGMENT_GRANULE_BYTES) * _SEGMENT_GRANULE_BYTES
+        return -(-block // _SEGMENT_GRANULE_BYTES) * _SEGMENT_GRANULE_BYTES
 
     def take(self, size_bytes: int) -> "DeviceBacking":
         """Take one from a pool of its own."""
@@ -123,8 +126,12 @@ class PinnedBacking(MappedBacking):
     def __init__(self, driver: Driver, size_bytes: int) -> None:
         super().__init__(size_bytes)
         self._driver = driver
-        self._is_pinned = True
-        driver.pin(self.address, size_bytes)
+        try:
+            driver.pin(self.address, size_bytes)
+            self._is_pinned = True
+        except ResourceError:
+            # Where no more pages may be locked, copies take longer and are as right.
+            self._is_pinned = False
 
     def release(self) -> int:
         """Unlock and unmap."""

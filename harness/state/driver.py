@@ -6,6 +6,7 @@ no GPU.
 """
 
 import errno
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -96,17 +97,18 @@ class CudaDriver:
             NotEvaluableError: When this process sees no such device.
         """
         visible = _visible()
-        if uuid not in visible:
+        if _number(uuid) not in visible:
             raise NotEvaluableError(
                 "the bound GPU is not visible to this process",
                 expected=uuid,
                 got=", ".join(visible) or "no CUDA device",
                 hint="look at CUDA_VISIBLE_DEVICES, and that torch is built for this driver",
             )
-        self.device = torch.device("cuda", visible.index(uuid))
+        self.device = torch.device("cuda", visible.index(_number(uuid)))
         torch.cuda.set_device(self.device)
         self._side = _cuda.Stream(self.device)
         self._graph_pool = torch.cuda.graph_pool_handle()
+        self._kept: Recording | None = None
 
     def description(self) -> str:
         """Name, compute capability, and the runtime that torch was built with."""
@@ -189,9 +191,19 @@ class CudaDriver:
 
     def record(self, work: Callable[[], None]) -> Recording:
         """See :class:`Driver`."""
+        if self._kept is None:
+            # What graphs share (their pool, the generator's state) lives as long as one of them:
+            # from the first on, so that it comes and goes with no state.
+            self._kept = self._captured(lambda: None)
+        return self._captured(work)
+
+    def _captured(self, work: Callable[[], None]) -> Recording:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
-            work()
+        with warnings.catch_warnings():
+            # The kept graph is empty on purpose.
+            warnings.simplefilter("ignore")
+            with torch.cuda.graph(graph, pool=self._graph_pool):
+                work()
         return graph
 
 
@@ -199,12 +211,18 @@ def _visible() -> list[str]:
     if not torch.cuda.is_available():
         return []
     properties = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
-    return [_management_uuid(str(each.uuid)) for each in properties]
+    return [_number(str(each.uuid)) for each in properties]
 
 
-def _management_uuid(uuid: str) -> str:
+def _number(uuid: str) -> str:
     """torch writes the bare number; the management library says what it is the number of."""
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+def wait_for(tensor: torch.Tensor) -> None:
+    """Wait until a tensor is computed, where it is computed beside the host's own work."""
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)
 
 
 def _require(status: Any, what: str) -> None:

@@ -19,7 +19,7 @@ def causal_conv(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor) -> t
     """
     window = torch.cat([state.T, x])
     rows, taps = x.shape[0], weight.shape[1]
-    sums = torch.zeros(x.shape, dtype=torch.float64)
+    sums = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for tap in range(taps):
         sums += window[tap : tap + rows].double() * weight[:, tap].double()
     state.copy_(window[rows:].T)

@@ -45,7 +45,7 @@ def delta_rule(
     decays = torch.exp(-a_log.double().exp() * functional.softplus(a.double() + dt_bias.double()))
     betas = torch.sigmoid(b.double())
     memory = state.double()
-    out = torch.empty(v.shape, dtype=torch.float64)
+    out = torch.empty(v.shape, dtype=torch.float64, device=v.device)
     for row in range(v.shape[0]):
         memory = memory * decays[row, :, None, None]
         read = torch.einsum("hkv,hk->hv", memory, keys[row])

@@ -13,8 +13,8 @@ def route(logits: torch.Tensor, top_k: int) -> Routing:
     """The ``top_k`` most probable of [R, E], by float32 probabilities; lowest id first if equal."""
     probabilities = torch.softmax(logits.float(), dim=-1)
     rows, num_experts = logits.shape
-    ids = torch.empty((rows, top_k), dtype=torch.int64)
-    margins = torch.empty(rows)
+    ids = torch.empty((rows, top_k), dtype=torch.int64, device=logits.device)
+    margins = torch.empty(rows, device=logits.device)
     for row, values in enumerate(probabilities.tolist()):
         order = sorted(range(num_experts), key=lambda index: (-values[index], index))
         ids[row] = torch.tensor(order[:top_k])
@@ -41,7 +41,7 @@ def _expert(x: torch.Tensor, bank: Bank, index: int) -> torch.Tensor:
 
 def routed(x: torch.Tensor, routing: Routing, bank: Bank) -> torch.Tensor:
     """The weighted sum of each row's experts, float32 [R, H]."""
-    out = torch.zeros(x.shape, dtype=torch.float64)
+    out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for row in range(x.shape[0]):
         for rank, index in enumerate(routing.expert_ids[row].tolist()):
             product = _expert(x[row : row + 1], bank, index)[0]

@@ -7,7 +7,7 @@ from kernels.nvfp4.records import BLOCK_COLUMNS, CODE_MAGNITUDES, NvFp4Rows
 
 def exact_values(rows: NvFp4Rows) -> torch.Tensor:
     """Every element [O, C] in float64, where ``code * block scale * row scale`` is exact."""
-    table = torch.tensor(CODE_MAGNITUDES, dtype=torch.float64)
+    table = torch.tensor(CODE_MAGNITUDES, dtype=torch.float64, device=rows.codes.device)
     table = torch.cat([table, -table])
     nibbles = torch.stack([rows.codes & 15, rows.codes >> 4], dim=-1).flatten(1)
     blocks = rows.block_scales.double().repeat_interleave(BLOCK_COLUMNS, dim=1)

@@ -40,6 +40,7 @@ FOUND: dict[str, Any] = {
     "device": "the host",
     "batch_invariance": "not executed",
     "seconds": 1.0,
+    "problems": [],
 }
 
 
@@ -75,6 +76,22 @@ def test_each_family_replays_what_it_ran(family: str) -> None:
     assert speed.graph_equals_eager
     assert min(speed.eager_s, speed.replayed_s, speed.guarded_s) > 0
     assert (speed.transformers_s is None) == (speed.not_executed is not None)
+
+
+def test_a_row_that_cannot_be_had_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(gpu_check, "check", broken)
+    monkeypatch.setattr(gpu_check.models, "documents", lambda dry: {})
+    monkeypatch.setattr(gpu_check.audited, "EXPERIMENTS", ())
+    monkeypatch.setattr(gpu_check, "apply_determinism", lambda settings: None)
+    saved: list[int] = []
+    found = gpu_check.look(lambda so_far: saved.append(len(so_far["problems"])), dry=True)
+    assert found["kernels"] == []
+    assert saved == list(range(1, len(found["problems"]) + 1))
+    assert "rms_norm, 1 rows: RuntimeError: no such thing" in found["problems"]
+    assert gpu_check.num_wrong(found) == len(found["problems"])
 
 
 @pytest.mark.parametrize(

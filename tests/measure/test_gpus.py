@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import ExitCode, InvalidInputError, NotEvaluableError
 from harness.measure.environment import DeviceRequest, planning_environment, probe_environment
-from harness.measure.gpus import probe_gpus
+from harness.measure.gpus import Gpu, probe_gpus, visible
 
 GIB = 1 << 30
 
@@ -169,3 +169,41 @@ def test_a_run_looks_at_what_there_is(tmp_path: Path) -> None:
     device = DeviceRequest(kind="cuda", assumed_vram_bytes=GIB)
     with pytest.raises(NotEvaluableError, match="cannot be looked for"):
         probe_environment(device, find_gpus=lambda: probe_gpus(absent))
+
+
+def gpu(uuid: str) -> Gpu:
+    return Gpu(
+        uuid=uuid,
+        memory_bytes=GIB,
+        name=None,
+        compute_capability=None,
+        is_mig_instance=uuid.startswith("MIG"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (None, ["GPU-aa1", "GPU-ab2", "MIG-cc3"]),
+        ("1", ["GPU-ab2"]),
+        ("1, 0", ["GPU-ab2", "GPU-aa1"]),
+        ("GPU-ab", ["GPU-ab2"]),
+        ("MIG-cc3", ["MIG-cc3"]),
+        ("0,7,1", ["GPU-aa1"]),
+        ("GPU-a", []),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_only_visible_devices_are_there(setting: str | None, expected: list[str]) -> None:
+    gpus = [gpu("GPU-aa1"), gpu("GPU-ab2"), gpu("MIG-cc3")]
+    assert [each.uuid for each in visible(gpus, setting)] == expected
+
+
+def test_no_visible_device_cannot_be_evaluated() -> None:
+    with pytest.raises(NotEvaluableError, match="no GPU is visible"):
+        probe_environment(
+            DeviceRequest(kind="cuda"),
+            variables={"CUDA_VISIBLE_DEVICES": ""},
+            find_gpus=lambda: probe_gpus(lambda: Library(Card())),  # type: ignore[arg-type,return-value]
+        )

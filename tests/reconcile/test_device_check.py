@@ -163,9 +163,14 @@ def test_blocks_beyond_the_allowance_are_found(point: str) -> None:
     tables = Tables()
     (row,) = [row for row in tables.device_memory if row["point"] == point]
     row |= {"other_block_bytes": 512 + ALLOWED, "peak_block_bytes": 2 * ALLOWED}
+    row["other_segment_bytes"] += ALLOWED
     assert found(tables) == []
-    row["other_block_bytes"] += 1
-    assert any(point in path for path in found(tables))
+    for column in ("other_block_bytes", "other_segment_bytes"):
+        row[column] += 1
+        assert any(
+            path.endswith(f"{point},memory_resource_id={VRAM}].{column}") for path in found(tables)
+        )
+        row[column] -= 1
 
 
 @pytest.mark.parametrize(

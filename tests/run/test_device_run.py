@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.adapters.families import layout_for
-from harness.errors import ExitCode, NotEvaluableError
+from harness.errors import ExitCode, InvalidInputError, NotEvaluableError
 from harness.evidence.store import Store
 from harness.measure.environment import DeviceRequest, probe_environment
 from harness.measure.gpus import Gpu, GpuSystem
@@ -119,6 +119,35 @@ def test_no_plan_for_a_gpu_leaves_its_memory_unchecked(
         replace(loaded, plan=plan), environment=None, support=layout, manifest=None
     )
     assert any("memory.device" in finding.message for finding in findings)
+
+
+def test_steps_that_wait_for_the_device_are_not_recorded_on_one(
+    freeze_plan: Callable[..., LoadedPlan],
+) -> None:
+    plan = freeze_plan(
+        device=DEVICE,
+        determinism__kernel_set="torch-reference/1",
+        workload__decode_mode="recorded",
+    ).plan
+    with pytest.raises(NotEvaluableError, match="cannot be recorded on a GPU"):
+        require_runnable(plan, layout_for("llama"))
+
+
+def test_a_gpu_s_state_is_staged(freeze_plan: Callable[..., LoadedPlan]) -> None:
+    with pytest.raises(InvalidInputError, match="settings do not fit"):
+        freeze_plan(device=DEVICE, realization__staging="none")
+
+
+def test_what_was_executed_is_not_listed_as_unproven(
+    freeze_plan: Callable[..., LoadedPlan], small_plan: LoadedPlan
+) -> None:
+    there = freeze_plan(device=DEVICE, determinism__kernel_set="triton/1").plan.scope
+    here = small_plan.plan.scope
+    assert there is not None
+    assert here is not None
+    assert not any("CUDA" in text for text in there.does_not_prove)
+    assert any("CUDA" in text for text in here.does_not_prove)
+    assert len(there.does_not_prove) == len(here.does_not_prove)
 
 
 @pytest.mark.parametrize("is_installed", [True, False])

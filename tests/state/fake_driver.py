@@ -58,8 +58,9 @@ class FakeDriver:
 
     def zeros(self, pool: FakePool, num_bytes: int) -> torch.Tensor:
         size = 2 * MIB if num_bytes <= MIB else 20 * MIB
-        if num_bytes >= 10 * MIB:
-            size = -(-num_bytes // (2 * MIB)) * 2 * MIB
+        block = -(-num_bytes // 512) * 512
+        if block >= 10 * MIB:
+            size = -(-block // (2 * MIB)) * 2 * MIB
         if self.used_bytes() + size > self.capacity_bytes:
             raise OSError(errno.ENOMEM, "out of memory")
         base = torch.zeros(size, dtype=torch.uint8)[:num_bytes]

@@ -13,6 +13,7 @@ import torch
 from harness.adapters.common.executor import SessionExecutor
 from harness.adapters.common.recorded import RecordedSteps
 from harness.errors import InvalidInputError
+from harness.plan.records import REPLAYED_STEPS
 from harness.realize.adapter import StepOutput, Tap
 from harness.state.recording import MakeRecording
 
@@ -113,7 +114,7 @@ class RangeExecutor(SessionExecutor):
         found = super().conditions()
         if self._recorded is None:
             return found
-        return {**found, "replayed_steps": str(self._recorded.num_replayed)}
+        return {**found, REPLAYED_STEPS: str(self._recorded.num_replayed)}
 
     @torch.inference_mode()
     def step_plane(

@@ -141,7 +141,8 @@ class QwenExecutor(RangeExecutor):
         tables = self._tables
         if tables is None:
             # All positions, so that the bits are those of planned tables.
-            tables = rope_tables(self._config, self._session.capacity_positions)
+            made = rope_tables(self._config, self._session.capacity_positions)
+            tables = {name: table.to(hidden.device) for name, table in made.items()}
         cos, sin = rope.angles(tables["cos"][start:end], tables["sin"][start:end])
         reads = self._attention.prepare(
             end - start, start, dtype=hidden.dtype, device=hidden.device

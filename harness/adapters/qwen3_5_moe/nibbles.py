@@ -61,7 +61,7 @@ def order_score(rows: NvFp4Rows, reader: torch.Tensor, kernel_set: str) -> float
     norm = packed.norm() * plain.norm()
     if not float(norm) > 0:
         return 0.0
-    return float((packed @ plain) / norm) * math.sqrt(len(packed))
+    return float((packed * plain).sum() / norm) * math.sqrt(len(packed))
 
 
 def check_order(scores: Iterable[float]) -> None:

@@ -76,8 +76,12 @@ def _others(findings: Findings, table: KeyedRows, key: Key, row: Row, allowed: i
     within = 0 <= others <= segments
     findings.require(within, f"{path}.other_block_bytes", f"from 0 to {segments}", others)
     if baseline is not None and point in SETTLED:
-        most = baseline["other_block_bytes"] + allowed
-        findings.require(others <= most, f"{path}.other_block_bytes", f"at most {most}", others)
+        # A graph's memory is in no block between its replays, and in segments of its own.
+        for column in ("other_block_bytes", "other_segment_bytes"):
+            most = baseline[column] + allowed
+            findings.require(
+                row[column] <= most, f"{path}.{column}", f"at most {most}", row[column]
+            )
     peak = row["peak_block_bytes"]
     findings.require(peak >= others, f"{path}.peak_block_bytes", f"at least {others}", peak)
     used = row["used_bytes"]
