@@ -22,6 +22,8 @@ from harness.errors import InvalidInputError
 
 MAX_INTEGER = 2**53
 MAX_DEPTH = 64
+MAX_COMMAS = 20_000_000
+"""Bounds the values of a document, and so the time and memory it takes to parse one."""
 _DIGEST = re.compile(r"\A(?:sha256:[0-9a-f]{64}|xxh3-128:[0-9a-f]{32})\Z")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -116,6 +118,8 @@ def parse_json(data: bytes, *, where: str, max_bytes: int = 256 << 20) -> Any:
     try:
         if len(data) > max_bytes:
             raise ValueError(f"{len(data)} bytes, more than {max_bytes}")
+        if data.count(b",") > MAX_COMMAS:
+            raise ValueError(f"more than {MAX_COMMAS} commas")
         if data.startswith(b"\xef\xbb\xbf"):
             raise ValueError("starts with a byte order mark")
         text = data.decode("utf-8")

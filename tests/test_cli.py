@@ -79,6 +79,8 @@ COMMANDS = (
     "checkpoint verify",
     "reconcile",
     "evidence ls",
+    "evidence list",
+    "evidence report",
     "evidence show",
     "evidence verify",
     "evidence promote",
@@ -111,9 +113,10 @@ def test_every_handler_exists() -> None:
     filler = {"plan freeze": 2, "plan diff": 2, "evidence diff": 2, "reconcile": 2}
     one = {"plan check", "plan show", "checkpoint census", "checkpoint verify"}
     one |= {"evidence show", "evidence promote", "evidence merge", "evidence sign"}
+    one |= {"evidence report"}
     one |= {"evidence log prove", "evidence log verify-proof"}
     filler |= {"evidence keygen": 2}
-    options = {"evidence sign": ["--key", "x"]}
+    options = {"evidence sign": ["--key", "x"], "evidence report": ["--out", "x"]}
     options |= {f"evidence log {name}": ["--checkpoint", "x"] for name in ("check", "verify-proof")}
     for command in COMMANDS:
         arguments = ["x"] * filler.get(command, int(command in one)) + options.get(command, [])

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from harness.adapters.families import layout_for
 from harness.canonical import bare_hex
 from harness.cli.output import print_json, print_lines
-from harness.cli.records import find_record, open_store
+from harness.cli.records import find_record, open_store, record_line
 from harness.errors import ExitCode
 from harness.evidence.diff import RecordDifference, compare_records
 from harness.evidence.listing import list_records
@@ -27,10 +27,7 @@ def ls(options: Namespace) -> int:
         return int(ExitCode.PASSED)
     if not rows:
         print_lines([f"{options.store}: no records"])
-    for row in rows:
-        status, started = row.status or "not audited", row.started_at or "-"
-        line = f"{bare_hex(row.digest)[:16]}  {status:<13}  {started:<20}  {row.experiment or '-'}"
-        print_lines([line if row.problem is None else f"{line}  problem: {row.problem}"])
+    print_lines(record_line(row) for row in rows)
     return int(ExitCode.PASSED)
 
 

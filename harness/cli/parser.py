@@ -166,6 +166,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     show = _command(group, "show", "harness.cli.evidence:show", "show a record and its verdicts")
     show.add_argument("record", help="record file, digest, or first digits of one")
     _store(show)
+    _reading(group)
     verify = _command(
         group, "verify", "harness.cli.audits:verify", "check and re-audit all of a store"
     )
@@ -194,6 +195,35 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     merge.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
     _signing(group)
     _log(group)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
+        raise argparse.ArgumentTypeError("expected a number from 1 to 1000000")
+    return int(text)
+
+
+def _reading(group: "argparse._SubParsersAction[Parser]") -> None:
+    found = _command(
+        group, "list", "harness.cli.finding:list_records", "find records of a store by their fields"
+    )
+    found.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="experiment, plan, model, verdict, date or commit; * stands for anything",
+    )
+    found.add_argument("--limit", type=_count, default=50, help="most records (default: 50)")
+    found.add_argument("--cache", type=Path, help="folder for the index")
+    _store(found)
+    report = _command(
+        group, "report", "harness.cli.reading:report", "write a page of one record or of two"
+    )
+    report.add_argument("record", help="record file, digest, or first digits of one")
+    report.add_argument("other", nargs="?", help="a second record, to be shown beside it")
+    report.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new HTML file")
+    _store(report)
 
 
 def _signing(group: "argparse._SubParsersAction[Parser]") -> None:

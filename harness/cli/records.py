@@ -1,8 +1,10 @@
-"""Records as a command line names them: by path, or by digest in a store."""
+"""Records as a command line names them: by path, or by digest in a store, and as it lists them."""
 
 from pathlib import Path
 
+from harness.canonical import bare_hex
 from harness.errors import EvidenceError
+from harness.evidence.listing import ListedRecord
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 
@@ -31,3 +33,10 @@ def find_record(reference: str, root: Path) -> LoadedRecord:
     """
     is_path = len(Path(reference).parts) > 1 or reference.endswith(".json")
     return load_record(reference, None if is_path else open_store(root))
+
+
+def record_line(row: ListedRecord) -> str:
+    """One record of a listing, for a person."""
+    status, started = row.status or "not audited", row.started_at or "-"
+    line = f"{bare_hex(row.digest)[:16]}  {status:<13}  {started:<20}  {row.experiment or '-'}"
+    return line if row.problem is None else f"{line}  problem: {row.problem}"

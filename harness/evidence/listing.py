@@ -3,6 +3,7 @@
 A damaged file is listed with its problem and hides no other. Knows statements, reads no tables.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import InvalidInputError
@@ -46,14 +47,13 @@ def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedR
         digest=digest,
         experiment=record.experiment,
         plan_digest=record.plan.digest,
-        status=_status(verdicts),
+        status=status_of(verdict.predicate.status for verdict in verdicts),
         started_at=record.started_at,
         num_verdicts=len(verdicts),
     )
 
 
-def _status(verdicts: list[LoadedVerdict]) -> str | None:
-    statuses = {verdict.predicate.status for verdict in verdicts}
-    if len(statuses) > 1:
-        return DISPUTED
-    return next(iter(statuses), None)
+def status_of(statuses: Iterable[str]) -> str | None:
+    """What the statuses of a record's verdicts say together; ``None`` without any."""
+    distinct = set(statuses)
+    return DISPUTED if len(distinct) > 1 else next(iter(distinct), None)

@@ -1,7 +1,8 @@
-"""Bounds on what a Parquet file decompresses to, checked before anything is decompressed.
+"""Bounds on what a Parquet file grows to, checked before the reader takes it at its word.
 
-A Parquet footer can understate what its pages decompress to, and the reader trusts the page
-headers. Adding those up first makes the footer's figure a real bound. Knows Thrift's compact
+A footer of three bytes a column chunk becomes hundreds in memory, so its length is bounded before
+it is parsed. It can understate what its pages decompress to, and the reader trusts the page
+headers: adding those up first makes the footer's figure a real bound. Knows Thrift's compact
 protocol as far as page headers use it, nothing of what a table means.
 """
 
@@ -22,6 +23,11 @@ _MAX_CHUNKS = 10_000
 _MAX_PAGES = 10_000
 
 
+MAX_FOOTER_BYTES = 1 << 20
+_TAIL_BYTES = 8
+_MAGIC = b"PAR1"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageTotals:
     """Sums over the pages of one column chunk."""
@@ -29,6 +35,22 @@ class PageTotals:
     num_bytes: int
     """Bytes when decompressed, with the page headers, as a footer counts them."""
     num_values: int
+
+
+def check_footer(data: bytes) -> None:
+    """Refuse a file whose footer is not there, or is too long to be parsed within bounds.
+
+    Args:
+        data: The whole file; it ends in the footer, its length in four bytes, and ``PAR1``.
+
+    Raises:
+        ValueError: When it does not, or its footer is longer than :data:`MAX_FOOTER_BYTES`.
+    """
+    if len(data) < len(_MAGIC) + _TAIL_BYTES or not data.endswith(_MAGIC):
+        raise ValueError("no Parquet footer")
+    length = int.from_bytes(data[-_TAIL_BYTES : -len(_MAGIC)], "little")
+    if length > min(MAX_FOOTER_BYTES, len(data) - len(_MAGIC) - _TAIL_BYTES):
+        raise ValueError(f"footer of {length} bytes, more than {MAX_FOOTER_BYTES} or the file")
 
 
 def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> None:
@@ -45,8 +67,12 @@ def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> N
     """
     if meta.num_row_groups * meta.num_columns > _MAX_CHUNKS:
         raise ValueError(f"{meta.num_row_groups} row groups")
+    groups = range(meta.num_row_groups)
+    rows = sum(meta.row_group(group).num_rows for group in groups)
+    if rows != meta.num_rows:
+        raise ValueError(f"row groups hold {rows} rows, the footer says {meta.num_rows}")
     num_bytes = cells = 0
-    for group in range(meta.num_row_groups):
+    for group in groups:
         for index in range(meta.num_columns):
             column = meta.row_group(group).column(index)
             num_bytes += column.total_uncompressed_size

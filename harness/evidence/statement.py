@@ -35,6 +35,7 @@ from harness.evidence.predicates import (
 from harness.evidence.tables import WrittenTable
 
 __all__ = [
+    "MAX_RECORD_CELLS",
     "MAX_STATEMENT_BYTES",
     "RECORD_SCHEMA",
     "RECORD_TYPE",
@@ -69,6 +70,8 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 RECORD_TYPE = "urn:harness:record:1"
 VERDICT_TYPE = "urn:harness:verdict:1"
 MAX_STATEMENT_BYTES = 64 * 1024
+MAX_RECORD_CELLS = 1 << 25
+"""Most values of all tables of a record, since an audit holds every row."""
 _SCHEMA_FILES = {RECORD_TYPE: "record-1.schema.json", VERDICT_TYPE: "verdict-1.schema.json"}
 
 
@@ -212,9 +215,15 @@ def _record_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[str
         problems.append("$.predicate.tables: not sorted by name and realization")
     if len(set(order)) != len(order):
         problems.append("$.predicate.tables: a table is named twice")
+    cells = 0
     for table in document["tables"]:
-        if table["name"] not in TABLES:
+        if table["name"] in TABLES:
+            cells += table["num_rows"] * len(TABLES[table["name"]].columns)
+        else:
             problems.append(f"$.predicate.tables: unknown table {table['name']}")
+    if cells > MAX_RECORD_CELLS:
+        text = f"$.predicate.tables: {cells} values in all, at most {MAX_RECORD_CELLS} are read"
+        problems.append(text)
     for name in ("started_at", "ended_at"):
         try:
             datetime.fromisoformat(document[name])

@@ -39,7 +39,7 @@ from harness.evidence.studies import (
     parse_study,
     study_predicate,
 )
-from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode
+from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode, inspect
 
 Kind = Literal["records", "verdicts", "tables", "plans", "manifests", "studies", "tensors"]
 SUFFIXES: Mapping[Kind, str] = {
@@ -184,11 +184,10 @@ class Store:
         refuse_linked_folder(folder)
         if not folder.is_dir():
             return []
-        suffix = SUFFIXES[kind]
+        proper = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIXES[kind])}").fullmatch
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        digests = [f"sha256:{n.removesuffix(suffix)}" for n in names if n.endswith(suffix)]
-        return sorted(digest for digest in digests if is_digest(digest))
+            names = [e.name for e in entries if proper(e.name) and e.is_file(follow_symlinks=False)]
+        return [f"sha256:{name[:64]}" for name in sorted(names)]
 
     def read(self, kind: Kind, digest: str) -> bytes:
         """Read one file and check that its bytes have the digest it is named by."""
@@ -228,15 +227,16 @@ class Store:
                 got=f"{len(data)} bytes",
                 where=where,
             )
-        rows = decode(table.name, data, where=where)
-        if len(rows) != table.num_rows:
+        # Before the rows are made, which can take far more memory than the file.
+        num_rows = inspect(table.name, data, where=where)
+        if num_rows != table.num_rows:
             raise EvidenceError(
                 f"table {table.name} has another length than its statement says",
                 expected=f"{table.num_rows} rows",
-                got=f"{len(rows)} rows",
+                got=f"{num_rows} rows",
                 where=where,
             )
-        return rows
+        return decode(table.name, data, where=where)
 
     def resolve(self, reference: str, kind: Kind = "records") -> str:
         """Digest of the one file whose digest starts with ``reference``.
@@ -248,6 +248,10 @@ class Store:
         Raises:
             EvidenceError: When none or more than one matches.
         """
+        if is_digest(reference) and reference.startswith("sha256:"):
+            refuse_linked_folder(self.root / kind)
+            if self.has(kind, reference):
+                return reference  # without a look at every other name
         prefix = reference.removeprefix("sha256:").lower()
         if len(prefix) < _MIN_PREFIX or not _HEX_PREFIX.match(prefix):
             raise EvidenceError(

@@ -17,7 +17,7 @@ from harness.canonical import sha256_digest, write_durable
 from harness.errors import EvidenceError
 from harness.evidence.columns import column
 from harness.evidence.declared import TABLES, Table
-from harness.evidence.pages import check_bounds
+from harness.evidence.pages import check_bounds, check_footer
 from harness.evidence.study_tables import STUDY_TABLES
 
 _ALL_TABLES: Mapping[str, Table] = {**TABLES, **STUDY_TABLES}
@@ -123,6 +123,7 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
         raise EvidenceError("unknown table", expected=known, got=name, where=where)
     if len(data) > MAX_TABLE_BYTES:
         raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
+    check_footer(data)
     file = pq.ParquetFile(io.BytesIO(data))
     if file.schema_arrow != table.schema:
         raise EvidenceError(

@@ -215,15 +215,18 @@ def _report_unnamed(stock: _Stock, problems: list[Problem]) -> None:
 
 
 def _check_tables(stock: _Stock, problems: list[Problem]) -> None:
+    # Many statements may name one table, which is looked into once for each name it goes by.
+    inspected: dict[tuple[str, str], int | None] = {}
     for reference in stock.references:
         file = stock.sound.get((reference.kind, reference.digest))
         table = reference.table
         if file is None or table is None:
             continue
-        try:
-            num_rows = inspect(table.name, file.path.read_bytes(), where=str(file.path))
-        except EvidenceError as error:
-            problems.append(problem(file.path, "invalid", one_line(error)))
+        key = (reference.digest, table.name)
+        if key not in inspected:
+            inspected[key] = _num_rows(table.name, file, problems)
+        num_rows = inspected[key]
+        if num_rows is None:
             continue
         for what, said, found in (
             ("rows", table.num_rows, num_rows),
@@ -232,6 +235,14 @@ def _check_tables(stock: _Stock, problems: list[Problem]) -> None:
             if said != found:
                 text = f"gives {reference.label} {said} {what}, the file has {found}"
                 problems.append(problem(reference.referrer, "broken_reference", text))
+
+
+def _num_rows(name: str, file: FoundFile, problems: list[Problem]) -> int | None:
+    try:
+        return inspect(name, file.path.read_bytes(), where=str(file.path))
+    except EvidenceError as error:
+        problems.append(problem(file.path, "invalid", one_line(error)))
+        return None
 
 
 def _check_plans(stock: _Stock, problems: list[Problem]) -> None:

@@ -23,6 +23,7 @@ from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, re
 from harness.measure.distributions import installed_version
 from harness.measure.environment import allowed_variables, physical_memory_bytes
 from harness.measure.gpus import probe_gpus
+from harness.measure.voids import machine_causes, variable_causes
 
 Status = Literal["ok", "warning", "unavailable"]
 DISTRIBUTION = "inference-harness"
@@ -58,6 +59,7 @@ def diagnose(*, cache_folder: Path | None = None) -> list[DoctorFinding]:
         ),
         _gpus(),
         _variables(os.environ),
+        _determinism(os.environ),
         _huge_pages(),
         _guarded("process memory", _process_memory),
         _cache(cache_folder),
@@ -205,6 +207,22 @@ def _variables(variables: Mapping[str, str]) -> DoctorFinding:
         if found
         else "none set that would change bits, threads or heap growth",
     )
+
+
+def _determinism(variables: Mapping[str, str]) -> DoctorFinding:
+    everywhere, here = machine_causes(), variable_causes(variables)
+    if everywhere:
+        status: Status = "unavailable"
+        message = f"no claim of equal bits can be made here: {'; '.join([*everywhere, *here])}"
+    elif here:
+        status = "warning"
+        message = (
+            f"void for what is started in this environment: {'; '.join(here)}. The children of "
+            "`harness run` are given an environment of their own"
+        )
+    else:
+        status, message = "ok", "nothing was found that voids a claim of equal bits"
+    return DoctorFinding(name="determinism", status=status, message=message)
 
 
 def _huge_pages() -> DoctorFinding:

@@ -18,6 +18,8 @@ __all__ = ["Examined", "LoadedPlan", "examine_plan", "load_plan", "parse_plan", 
 
 MAX_PLAN_BYTES = 64 << 20
 MAX_CONTAINERS = 50_000
+MAX_COMMAS = 1_000_000
+"""Bounds the values of a plan, and so the time that its schema takes."""
 _MAX_SIDECAR_BYTES = 4096
 CRLF_HINT = (
     "the line endings were rewritten by a CRLF checkout, and plans are byte-exact: "
@@ -63,6 +65,8 @@ def examine_plan(data: bytes, *, where: str, path: Path | None = None) -> Examin
         raise PlanError(
             "plan is too large", expected=f"at most {MAX_CONTAINERS} objects", where=where
         )
+    if data.count(b",") > MAX_COMMAS:
+        raise PlanError("plan is too large", expected=f"at most {MAX_COMMAS} commas", where=where)
     document = parse_json(data, where=where, max_bytes=MAX_PLAN_BYTES)
     findings = schema_findings(format_of(document, where=where).schema_id, document)
     if findings:

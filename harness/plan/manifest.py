@@ -26,6 +26,7 @@ from harness.plan.load import CRLF_HINT
 from harness.plan.records import Finding, ManifestReference
 
 MAX_MANIFEST_BYTES = 256 << 20
+MAX_LINES = 1_000_000
 MAX_FINDINGS = 1000
 FOLDER = "manifests"
 DIGEST_SOURCES = ("none", "declared", "measured")
@@ -120,6 +121,8 @@ def parse_manifest(data: bytes, *, where: str) -> tuple[ManifestEntry, ...]:
         raise PlanError("manifest has CRLF line endings", where=where, hint=CRLF_HINT)
     if data and not data.endswith(b"\n"):
         raise PlanError("manifest is cut off", expected="a newline at the end", where=where)
+    if data.count(b"\n") > MAX_LINES:
+        raise PlanError("manifest is too large", expected=f"at most {MAX_LINES} lines", where=where)
     # One parse for all lines; that the rows serialize back to the same bytes rules out anything
     # that the joining could have hidden.
     joined = b"[" + data.removesuffix(b"\n").replace(b"\n", b",") + b"]"

@@ -1,13 +1,15 @@
 import importlib.machinery
 import importlib.util
+import json
 import os
 from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from harness.cli import main
 from harness.errors import NotEvaluableError
-from harness.measure import doctor
+from harness.measure import doctor, voids
 from harness.measure.doctor import DoctorFinding, diagnose, version_satisfies
 
 
@@ -29,6 +31,7 @@ def test_every_subject_is_found_here(tmp_path: Path) -> None:
         "device simulated-accelerator",
         "device cuda-gpu",
         "environment variables",
+        "determinism",
         "process memory",
         "cache folder",
         "import name kernels",
@@ -164,3 +167,70 @@ def test_kernels_of_another_project(tmp_path: Path, monkeypatch) -> None:
     assert (wrong.status, str(other.parent) in wrong.message) == ("unavailable", True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert finding("import name kernels").status == "unavailable"
+
+
+@pytest.fixture
+def sound_machine(tmp_path: Path, monkeypatch) -> Path:
+    """A folder that stands for the machine's, on which nothing voids a claim."""
+    monkeypatch.setattr(voids, "PRELOADED", tmp_path / "ld.so.preload")
+    monkeypatch.setattr(voids, "CPUINFO", tmp_path / "cpuinfo")
+    for name in VOIDING:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+VOIDING = {
+    "NVIDIA_TF32_OVERRIDE": ("1", "0"),
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", "0"),
+    "OMP_DYNAMIC": ("TRUE", "FALSE"),
+    "TRITON_INTERPRET": ("1", ""),
+    "LD_PRELOAD": ("/private/folder/lib.so", ""),
+    "ONEDNN_DEFAULT_FPMATH_MODE": ("BF16", "STRICT"),
+    "ONEDNN_MAX_CPU_ISA": ("AVX2", "ALL"),
+    "MKL_ENABLE_INSTRUCTIONS": ("SSE4_2", ""),
+    "MKL_CBWR": ("COMPATIBLE", "OFF"),
+    "OPENBLAS_CORETYPE": ("Haswell", ""),
+}
+
+
+@pytest.mark.parametrize("name", VOIDING)
+def test_a_variable_voids_determinism_unless_it_is_off(
+    sound_machine: Path, monkeypatch, name: str
+) -> None:
+    bad, harmless = VOIDING[name]
+    assert finding("determinism").status == "ok"
+    monkeypatch.setenv(name, harmless)
+    assert finding("determinism").status == "ok"
+    monkeypatch.setenv(name, bad)
+    found = finding("determinism")
+    assert (found.status, name in found.message) == ("warning", True)
+    assert "/private" not in found.message
+
+
+def test_foreign_code_in_every_process_voids_determinism(sound_machine: Path, monkeypatch) -> None:
+    (sound_machine / "ld.so.preload").write_text("\n")
+    assert finding("determinism").status == "ok"
+    (sound_machine / "ld.so.preload").write_text("/usr/lib/spy.so\n")
+    monkeypatch.setenv("OMP_DYNAMIC", "true")
+    found = finding("determinism")
+    assert found.status == "unavailable"
+    assert "OMP_DYNAMIC" in found.message
+
+
+def test_cores_of_different_kinds_void_determinism(sound_machine: Path) -> None:
+    alike = "processor : 0\nflags : sse avx\n\nprocessor : 1\nflags : avx sse\n"
+    (sound_machine / "cpuinfo").write_text(alike)
+    assert finding("determinism").status == "ok"
+    (sound_machine / "cpuinfo").write_text(alike + "\nprocessor : 2\nflags : sse\n")
+    assert "2 different instruction sets" in finding("determinism").message
+
+
+def test_the_command_refuses_where_determinism_is_void(
+    sound_machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["doctor", "--json", "--cache", str(sound_machine)]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["can_claim_determinism"] is True
+    (sound_machine / "ld.so.preload").write_text("/usr/lib/spy.so\n")
+    assert main(arguments) == 3
+    assert json.loads(capsys.readouterr().out)["can_claim_determinism"] is False

@@ -52,7 +52,6 @@ def run_on_gpu(
     monkeypatch.setattr(
         supervisor, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
     )
-    monkeypatch.setattr(supervisor.sys, "executable", str(stub))
 
     def _run(plan: LoadedPlan) -> tuple[int, Store]:
         assert plan.path is not None
@@ -64,6 +63,7 @@ def run_on_gpu(
             cache=cache,
             device=DeviceRequest(kind="cuda"),
             as_json=True,
+            fixture_argv=(str(stub), "-m", "harness.run.fixture"),
             producer_argv=(str(stub), "-m", "harness.run.producer"),
         )
         with contextlib.redirect_stdout(io.StringIO()):

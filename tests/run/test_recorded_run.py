@@ -18,7 +18,7 @@ def facts(trial: Any) -> dict[str, str]:
     (digest,) = trial.store.digests("records")
     predicate = trial.store.read_record(digest)["predicate"]
     (table,) = [each for each in predicate["tables"] if each["name"] == "facts"]
-    rows = load_record(trial.store, digest).rows(table["name"], table["realization"])
+    rows = load_record(digest, trial.store).rows(table["name"], table["realization"])
     return {row["name"]: row["value"] for row in rows}
 
 
