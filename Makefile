@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow test-interpreted verify bench gpu-check kernels-report experiment environment \
+.PHONY: help named lint test test-slow test-interpreted verify bench gpu-check fuzz kernels-report experiment environment \
   environment-dev
 
 help: ## list the targets
@@ -51,6 +51,9 @@ bench: environment-dev ## decode and prefill, side by side with transformers
 
 gpu-check: environment-dev ## all that a GPU can show; ARGS=--dry-run shows the check itself, without one
 	@$(PY) benchmarks/gpu_check.py $(ARGS)
+
+fuzz: environment ## feed broken inputs to every parser; ARGS="--seconds 600 --seed 2"
+	@$(PY) -m tools.fuzz $(ARGS)
 
 kernels-report: environment-dev ## compile every Triton kernel for every target, no GPU; ARGS=--quick: half
 	@$(PY) -m tools.kernels_report $(ARGS)

@@ -184,7 +184,8 @@ def write_durable(path: Path, data: bytes) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            if path.is_symlink() or path.read_bytes() != data:
+            # What is no regular file could block whoever reads it, or have no end.
+            if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
                 raise
     finally:
         temporary.unlink(missing_ok=True)

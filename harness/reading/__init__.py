@@ -1,0 +1,1 @@
+"""Records as pages for a person. Judges nothing: a verdict is shown as the store holds it."""

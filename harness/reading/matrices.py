@@ -1,0 +1,59 @@
+"""Digest matrices of one record: those of every localization of its store that rests on it.
+
+A study that cannot be read or does not hold together is named; verification says more.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.errors import HarnessError
+from harness.evidence.scan import one_line
+from harness.evidence.store import Store
+from harness.evidence.studies import StudyPredicate, study_predicate
+from harness.laboratory.localization import case_matrix
+from harness.laboratory.matrix import Matrix
+from harness.laboratory.recheck import case_tables
+from harness.laboratory.report import case_name
+
+_LOCALIZATION = "localization"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudiedCase:
+    """One case of a study, about one record."""
+
+    study: str
+    name: str
+    matrix: Matrix | None
+    problem: str | None = None
+    """Why there is no matrix."""
+
+
+def studied_cases(store: Store, record_digest: str) -> Sequence[StudiedCase]:
+    """Every case of every localization that is about a record, in order of the studies' digests."""
+    found: list[StudiedCase] = []
+    for digest in store.digests("studies"):
+        try:
+            study = study_predicate(store.read_study(digest))
+        except HarnessError as error:
+            found.append(StudiedCase(study=digest, name="", matrix=None, problem=one_line(error)))
+            continue
+        if study.kind == _LOCALIZATION and record_digest in study.records:
+            found += _cases(store, study, digest, record_digest)
+    return found
+
+
+def _cases(
+    store: Store, study: StudyPredicate, digest: str, record_digest: str
+) -> Iterator[StudiedCase]:
+    try:
+        for number, case in enumerate(study.parameters["cases"]):
+            index = case["record"]
+            if index is not None and study.records[index] == record_digest:
+                matrix = case_matrix(case_tables(store, study, number))
+                yield StudiedCase(study=digest, name=case_name(case), matrix=matrix)
+    except HarnessError as error:
+        yield StudiedCase(study=digest, name="", matrix=None, problem=one_line(error))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        problem = f"its parameters cannot be read: {error!r}"[:300]
+        yield StudiedCase(study=digest, name="", matrix=None, problem=problem)

@@ -1,0 +1,17 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.evidence.store import Store
+
+
+@pytest.fixture
+def evidence(repo_root: Path, tmp_path: Path) -> Store:
+    """A copy of the committed evidence, which may be changed."""
+    return Store(shutil.copytree(repo_root / "evidence", tmp_path / "evidence"))
+
+
+@pytest.fixture
+def digests(evidence: Store) -> list[str]:
+    return evidence.digests("records")
