@@ -1,0 +1,1 @@
+"""One model as a chain of processes over torch.distributed: transport, handshake and steps."""

@@ -1,0 +1,141 @@
+"""Processes in a chain give the bits of one process: planes, logits, tokens and state."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from harness.adapters.families import reference_for
+from harness.plan.request import layout_request
+from harness.state.digests import tensor_digest
+
+ALL_LAYERS = "all"
+STATE_OF_KIND = {
+    ALL_LAYERS: ("k", "v"),
+    "swa": ("swa.k", "swa.v"),
+    "full": ("full.k", "full.v"),
+    "linear": ("conv", "recurrent"),
+}
+"""Kind of layer -> the tensors of the mutable state whose first axis counts its layers."""
+
+
+def kinds_of(family: str, config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Kind of each layer, and the state's tensors of each kind."""
+    if family == "gemma":
+        return list(config["layer_kinds"]), dict(STATE_OF_KIND)
+    if family == "qwen3_5_moe":
+        return [layer["kind"] for layer in config["layers"]], STATE_OF_KIND | {"full": ("k", "v")}
+    return [ALL_LAYERS] * config["num_layers"], dict(STATE_OF_KIND)
+
+
+def parts_of(
+    state: Mapping[str, torch.Tensor], kinds: Sequence[str], names: Mapping[str, Any], cut: slice
+) -> dict[str, str]:
+    """Digests of what the stage with these layers must hold of the whole model's state."""
+    found = {}
+    layered = {name for kind in set(kinds) for name in names[kind]}
+    for kind in sorted(set(kinds[cut])):
+        begin = kinds[: cut.start].count(kind)
+        for name in names[kind]:
+            rows = state[name][begin : begin + kinds[cut].count(kind)]
+            found[name] = tensor_digest(rows.contiguous())
+    # Mappings of positions are the same on every stage; a geometry counts the stage's own layers.
+    for name in state.keys() - layered - {"geometry"}:
+        if not name.startswith("swa.") or "swa" in kinds[cut]:
+            found[name] = tensor_digest(state[name])
+    if "swa" in kinds and "swa" not in kinds[cut]:
+        del found["full_to_swa"]
+    return found
+
+
+class Control:
+    """One ordinary run of a whole plan in this process, cut into steps by hand."""
+
+    def __init__(self, ready: Any, cuts: Sequence[int]) -> None:
+        request = layout_request(ready.plan)
+        torch.set_num_threads(request.determinism.num_threads)
+        family = ready.plan.adapter_data.family
+        executor = reference_for(family).ordinary(ready.checkpoint, request).executor
+        kinds, names = kinds_of(family, request.config)
+        edges = [0, *cuts, len(kinds)]
+        self.steps: list[tuple[str, str | None, int | None]] = []
+        self.states: list[list[dict[str, str]]] = []
+
+        def keep_state() -> None:
+            state = executor.declared_state()
+            cut_at = [slice(a, b) for a, b in pairwise(edges)]
+            self.states.append([parts_of(state, kinds, names, cut) for cut in cut_at])
+
+        prompt, rows = request.workload.prompt_token_ids, request.workload.chunk_rows
+        executor.reset()
+        keep_state()
+        token = None
+        for start in range(0, len(prompt), rows):
+            is_last = start + rows >= len(prompt)
+            token = self._keep(
+                executor, executor.step(prompt[start : start + rows], start, want_logits=is_last)
+            )
+        keep_state()
+        for position in range(len(prompt), len(prompt) + request.workload.decode_steps):
+            assert token is not None
+            token = self._keep(executor, executor.step((token,), position, want_logits=True))
+        keep_state()
+
+    def _keep(self, executor: Any, output: Any) -> int | None:
+        if output.logits is None:
+            self.steps.append((tensor_digest(output.plane), None, None))
+            return None
+        token = int(executor.choose(output.logits).token)
+        self.steps.append((tensor_digest(output.plane), tensor_digest(output.logits), token))
+        return token
+
+
+@pytest.fixture(autouse=True)
+def threads_of_torch() -> Iterator[None]:
+    """The control has as many threads as the plan says."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "cuts"),
+    [
+        ("tiny_llama", (1,)),
+        pytest.param("tiny_llama", (2, 3), marks=pytest.mark.slow),
+        pytest.param("tiny_gemma_hybrid", (3,), marks=pytest.mark.slow),
+        pytest.param("tiny_gemma_hybrid", (2, 3), marks=pytest.mark.slow),
+        pytest.param("tiny_qwen_nvfp4", (3,), marks=pytest.mark.slow),
+        pytest.param("tiny_qwen_nvfp4", (1, 2), marks=pytest.mark.slow),
+    ],
+)
+def test_a_chain_repeats_the_bits_of_one_process(
+    prepared: Callable[[str], Any],
+    run_stages: Callable[..., Any],
+    name: str,
+    cuts: tuple[int, ...],
+) -> None:
+    control = Control(prepared(name), cuts)
+    outcome = run_stages(name, cuts, is_armed=True)
+    assert outcome.fault is None
+    assert len(outcome.reports) == len(cuts) + 1
+    first, last = outcome.reports[0], outcome.reports[-1]
+    assert [(s["plane"], s["logits"], s["token"]) for s in last["steps"]] == control.steps
+    assert [s["token"] for s in first["steps"]] == [token for _, _, token in control.steps]
+    for stage, report in enumerate(outcome.reports):
+        for at, point in enumerate(("before_prefill", "after_prefill", "after_decode")):
+            rows = [row for row in report["states"] if row["point"] == point]
+            held = {row["name"]: row["digest"] for row in rows if row["name"] != "geometry"}
+            assert held == control.states[at][stage], (stage, point)
+    # What one stage put out is what crossed, and what the next one took in.
+    for before, after in pairwise(outcome.reports):
+        sent = [c for c in before["crossings"] if c["direction"] == "sent"]
+        received = [c for c in after["crossings"] if c["direction"] == "received"]
+        assert [c["digest"] for c in sent] == [s["plane"] for s in before["steps"]]
+        strip = [{k: v for k, v in c.items() if k not in ("direction", "peer")} for c in sent]
+        assert strip == [
+            {k: v for k, v in c.items() if k not in ("direction", "peer")} for c in received
+        ]
+    assert all(s["plane"] != t["plane"] for s, t in zip(first["steps"], last["steps"], strict=True))
