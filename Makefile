@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow test-interpreted verify bench gpu-check fuzz kernels-report experiment environment \
+.PHONY: help named lint test test-slow test-long test-interpreted verify bench gpu-check fuzz kernels-report experiment environment \
   environment-dev
 
 help: ## list the targets
@@ -37,7 +37,10 @@ test: environment-dev ## the fast tests; no GPU, no network
 	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
 
 test-slow: environment-dev ## the tests marked slow
-	@$(PY) -m pytest -m slow -n 2 --dist loadfile --ignore=tests/kernels/interpreted $(ARGS)
+	@$(PY) -m pytest -m "slow and not long" -n 2 --dist loadfile --ignore=tests/kernels/interpreted $(ARGS)
+
+test-long: environment-dev ## slow tests that quicker ones stand for in CI, several minutes
+	@$(PY) -m pytest -m long -n 2 --dist loadfile $(ARGS)
 
 test-interpreted: environment-dev ## the slow tests of interpreted kernels, several minutes more
 	@$(PY) -m pytest -m slow tests/kernels/interpreted $(ARGS)

@@ -75,6 +75,10 @@ def test_an_unknown_fault_is_refused_with_the_known_ones() -> None:
         planted("none-such")
 
 
+ALSO_OF_RUNS = ("flipped_bit", "late_read", "leaked_mirror", "wrong_token")
+"""Whose like the tests of whole runs plant too."""
+
+
 @pytest.mark.slow
 def test_without_a_fault_nothing_varies(cache: Path) -> None:
     for length, boundaries in digests_of("none", cache, 53, 64, *MANY_CHUNKS).items():
@@ -199,7 +203,13 @@ def test_a_run_without_a_fault_is_never_flagged(family: str, laboratory: Laborat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in ALSO_OF_RUNS else name
+        for name in sorted(FAULTS)
+    ],
+)
 def test_each_fault_is_caught_and_localized(name: str, laboratory: Laboratory) -> None:
     fault, found = FAULTS[name], laboratory.caught(name)
     assert found.completed.exit_code == 1

@@ -100,15 +100,18 @@ def threads_of_torch() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+LONG = [pytest.mark.slow, pytest.mark.long]
+
+
 @pytest.mark.parametrize(
     ("name", "cuts"),
     [
         ("tiny_llama", (1,)),
-        pytest.param("tiny_llama", (2, 3), marks=pytest.mark.slow),
+        pytest.param("tiny_llama", (2, 3), marks=LONG),
         pytest.param("tiny_gemma_hybrid", (3,), marks=pytest.mark.slow),
         pytest.param("tiny_gemma_hybrid", (2, 3), marks=pytest.mark.slow),
         pytest.param("tiny_qwen_nvfp4", (3,), marks=pytest.mark.slow),
-        pytest.param("tiny_qwen_nvfp4", (1, 2), marks=pytest.mark.slow),
+        pytest.param("tiny_qwen_nvfp4", (1, 2), marks=LONG),
     ],
 )
 def test_a_chain_repeats_the_bits_of_one_process(

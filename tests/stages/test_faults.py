@@ -106,6 +106,7 @@ def test_stages_of_other_kinds_are_refused_before_anything_is_loaded(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_stages_end_with_whoever_started_them(
     prepared: Callable[[str], Any], tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_stages_end_with_whoever_started_them(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_second_first_stage_is_refused_and_changes_nothing(
     run_stages: Callable[..., Any], tmp_path: Path
 ) -> None:

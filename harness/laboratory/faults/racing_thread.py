@@ -1,11 +1,13 @@
-"""A thread that writes a cached value while attention reads it; which comes first is drawn.
+"""A thread that writes a cached value while attention reads it; which comes first changes.
 
-The thread is real, and joined on one side of the product or on the other, so that each order comes
-up on every machine.
+The thread is real, and joined on one side of the product or on the other. Which side is drawn once,
+and is the other one each time the same step runs again, so that both orders come up on every
+machine, however few trials there are.
 """
 
 import secrets
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +25,8 @@ def plant() -> None:
     def bind(_: None, self: LlamaExecutor, **bound: Any) -> None:
         del bound
         attend, cached = self._attention.attend, self._v[LAYER]
+        first = secrets.randbelow(2)
+        runs: Counter[int] = Counter()
 
         def write() -> None:
             with torch.inference_mode():
@@ -34,7 +38,8 @@ def plant() -> None:
             if v.data_ptr() != cached.data_ptr():
                 return attend(q, k, v, *rest, **named)
             writer = threading.Thread(target=write)
-            writes_first = secrets.randbelow(2) == 0
+            runs[len(v)] += 1
+            writes_first = (runs[len(v)] + first) % 2 == 0
             if writes_first:
                 writer.start()
                 writer.join()
