@@ -86,6 +86,7 @@ def test_an_input_that_breaks_a_parser_is_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_parser_breaks(capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz.main(["--seconds", "24", "--seed", "11"]) == 0
     assert capsys.readouterr().out.count("none broke the parser") == len(fuzz.PARSERS)

@@ -34,7 +34,8 @@ def interpreter(version: str) -> str | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.11", pytest.param("3.12", marks=pytest.mark.long), "3.13"])
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_rooms_without_torch(version: str, tmp_path: Path, repo_root: Path) -> None:
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         pytest.skip(f"these tests themselves run on Python {version}")
