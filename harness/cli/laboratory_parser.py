@@ -83,7 +83,6 @@ def _compare(commands: Group, command: Command) -> None:
     text = "STUDY[:CASE[:PROCESS.REPLAY]], a localization and one of its trials (default: 0:0.0)"
     compare.add_argument("left", help=f"the reference, {text}")
     compare.add_argument("right", help="the other, likewise")
-    compare.add_argument("--limits", type=Path, metavar="FILE", help="declared limits, JSON")
     _store(compare)
 
 

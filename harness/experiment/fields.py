@@ -45,7 +45,7 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
         {"dtype", "num_threads", "deterministic_algorithms", "batch_invariant", "kernel_set"}
     ),
     "timeouts": frozenset({"fixture_s", "realization_s", "audit_s"}),
-    "checks": frozenset({"acceptance", "telemetry"}),
+    "checks": frozenset({"acceptance", "telemetry", "comparison"}),
     "launcher": frozenset({"kind"}),
 }
 _VALUES = frozenset({"name", "store", "cache", "fault"})

@@ -13,7 +13,7 @@ from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
-from harness.laboratory.campaign import recheck_campaign
+from harness.laboratory.campaign import recheck_campaign, recheck_campaign_run
 from harness.laboratory.compare import TABLES, recompute
 from harness.laboratory.intervene import arms_of
 from harness.laboratory.intervention import arms_in_order, intervention_findings
@@ -101,7 +101,7 @@ def _localization(store: Store, study: StudyPredicate) -> list[str]:
         found.append(case_finding(case))
     if plain(findings(found)) != study.findings:
         problems.append(_difference(study.findings, plain(findings(found))))
-    return problems
+    return problems + recheck_campaign_run(store, study)
 
 
 def study_rows(store: Store, study: StudyPredicate, case: int | None, name: str) -> Rows:

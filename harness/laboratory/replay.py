@@ -55,6 +55,7 @@ def replay(
     """
     started_at = utc_timestamp()
     store = record.store
+    plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest).plan
     with tempfile.TemporaryDirectory() as folder:
         path = write_plan(record, Path(folder))
         request = replace(
@@ -63,7 +64,7 @@ def replay(
             plan_path=path,
             plan_digest=record.predicate.plan.digest,
             store=store.root,
-            **_planted(record),
+            **planted(_fault_of(record), plan.adapter_data.family),
         )
         completed = run(request, progress)
     study = draft(
@@ -118,9 +119,8 @@ def write_plan(record: LoadedRecord, folder: Path) -> Path:
     return path
 
 
-def _planted(record: LoadedRecord) -> dict[str, Any]:
-    faults = [c.detail for c in record.predicate.claims if c.name == PLANTED_FAULT]
-    return planted(faults[0]) if faults else {}
+def _fault_of(record: LoadedRecord) -> str | None:
+    return next((c.detail for c in record.predicate.claims if c.name == PLANTED_FAULT), None)
 
 
 def _tables(record: LoadedRecord) -> Tables:

@@ -290,11 +290,26 @@ class CheckLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparisonLimit:
+    """One limit of one number, over all compared tensors whose names match."""
+
+    kind: str
+    """``acceptance`` decides a comparison, ``telemetry`` is reported."""
+    metric: str
+    """One of ``limits.METRICS``."""
+    tensors: str
+    """Pattern of boundary names, such as ``logits`` or ``layers.*.q``."""
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checks:
     """Which checks decide the verdict and which are only reported."""
 
     acceptance: tuple[CheckLimit, ...]
     telemetry: tuple[CheckLimit, ...]
+    comparison: tuple[ComparisonLimit, ...] | None = None
+    """Limits of comparisons of this plan's trials; absent, they must be equal bit for bit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,6 +178,8 @@ def _checks(plan: Plan) -> Iterator[str]:
             for check in checks:
                 limit = "" if check.limit is None else f" (limit {check.limit})"
                 yield f"  {check.id}{limit}"
+        for each in plan.checks.comparison or ():
+            yield f"comparison, {each.kind}: {each.metric} of {each.tensors}, limit {each.limit:g}"
     if plan.scope is not None:
         yield from (f"proves: {text}" for text in plan.scope.proves)
         yield from (f"does not prove: {text}" for text in plan.scope.does_not_prove)

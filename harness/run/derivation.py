@@ -3,7 +3,8 @@
 The only place where settings become a plan. Imports no torch; knows no model family.
 """
 
-from collections.abc import Callable, Mapping
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -18,6 +19,7 @@ from harness.measure.environment import DeviceRequest, planning_environment
 from harness.plan.checks import default_checks, device_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
+from harness.plan.limits import parse_limits
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import (
     CheckLimit,
@@ -120,6 +122,8 @@ def derive_settings(
     own_checks = (*layout.acceptance_checks, *device_checks(environment.resources))
     on_gpu = unit.kind == "cuda-gpu"
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
+    checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
+    _require_boundaries(checks, layout.boundaries(model.config, model.spec))
     return derive(
         DeriveRequest(
             plan_version=f"{settings.name}-1",
@@ -140,7 +144,7 @@ def derive_settings(
                 dtype=request.determinism.dtype,
                 num_threads=request.determinism.num_threads,
             ),
-            checks=_checks(settings.checks) or default_checks(allowances, own_checks),
+            checks=checks,
             timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
             memory_allowances=allowances,
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
@@ -285,12 +289,24 @@ def _intervals(value: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(item) for item in value)
 
 
-def _checks(values: Mapping[str, Any] | None) -> Checks | None:
-    if values is None:
-        return None
-    return Checks(
-        **{
-            kind: tuple(_record(CheckLimit, item, f"checks.{kind}") for item in values[kind])
-            for kind in ("acceptance", "telemetry")
-        }
-    )
+def _checks(values: Mapping[str, Any], default: Checks) -> Checks:
+    """The checks that a person declared; what is absent is as in every plan."""
+    declared: dict[str, Any] = {}
+    for kind, listed in values.items():
+        where = f"checks.{kind}"
+        if listed is None:
+            continue
+        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+            raise _misfit(where, "a list of mappings", repr(listed))
+        if kind == "comparison":
+            declared[kind] = parse_limits(listed, where=where)
+        else:
+            declared[kind] = tuple(_record(CheckLimit, each, where) for each in listed)
+    return replace(default, **declared)
+
+
+def _require_boundaries(checks: Checks, names: Sequence[str]) -> None:
+    """Refuse a limit that would never be about anything."""
+    for limit in checks.comparison or ():
+        if not fnmatch.filter(names, limit.tensors):
+            raise _misfit("checks.comparison", "a pattern of boundary names", limit.tensors)

@@ -43,7 +43,9 @@ def test_a_race_is_localized_and_its_study_is_upheld(
 ) -> None:
     """One case in two processes, its page, the check of its store, and a comparison in it."""
     store, page = tmp_path / "store", tmp_path / "page.html"
+    limit = "{kind:acceptance,metric:max_abs,tensors:logits,limit:0.001}"
     command = ["localize", "experiment=tiny_llama", "fault=reduction_order", *SMALL]
+    command.append(f"checks={{comparison:[{limit}]}}")
     places = [f"store={store}", f"cache={tmp_path / 'cache'}"]
     options = ["--prompt-rows", "67", "--processes", "2", "--keep", "logits", "--json"]
     # Plans are frozen beside the configuration, so that is copied.
@@ -60,15 +62,13 @@ def test_a_race_is_localized_and_its_study_is_upheld(
     assert len(study.tensors) == 2
     # The record of a run with a planted fault fails its audit as it did; nothing is damaged.
     assert main(["evidence", "verify", str(store)]) == 0
-    limits = tmp_path / "limits.json"
-    entry = {"kind": "acceptance", "metric": "max_abs", "tensors": "logits", "limit": 1e-3}
-    limits.write_text(json.dumps({"schema": "harness.limits/1", "limits": [entry]}))
     pair = [found["study"], f"{found['study']}:0:1.1", "--store", str(store)]
     capsys.readouterr()
-    assert main(["compare", *pair, "--limits", str(limits), "--json"]) == 0
+    assert main(["compare", *pair, "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)["findings"]
     assert compared["exact"]["first_different"]["name"] == "layers.3.mlp_out"
     assert compared["decisions"]["wrong"] == 0
     assert 0 < compared["numbers"]["worst"]["max_abs"] < 1e-3
-    # Without limits, exact equality decides.
-    assert main(["compare", *pair]) == 1
+    # Bits differ, and the limit that the plan declared decides.
+    (judged,) = compared["limits"]
+    assert (judged["limit"], judged["status"]) == (1e-3, "passed")

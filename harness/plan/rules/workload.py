@@ -11,6 +11,7 @@ from harness.plan.checks import (
     UNPLANNED_BYTES,
     device_checks,
 )
+from harness.plan.limits import limit_faults
 from harness.plan.partition import partition_faults
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import CheckLimit, Checks, Finding, ModelRange, Workload
@@ -97,6 +98,9 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)
+    for index, fault in limit_faults([vars(limit) for limit in checks.comparison or ()]):
+        place, _, message = fault.partition(": ")
+        yield Finding(path=f"$.checks.comparison[{index}]{place}", rule=CHECKS, message=message)
 
 
 def _limit(context: RuleContext, path: str, check: CheckLimit) -> Iterator[Finding]:
