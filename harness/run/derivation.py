@@ -16,7 +16,7 @@ from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
 from harness.errors import InvalidInputError
 from harness.measure.environment import DeviceRequest, planning_environment
-from harness.plan.checks import default_checks, device_checks
+from harness.plan.checks import default_checks, device_checks, stage_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.limits import parse_limits
@@ -119,7 +119,12 @@ def derive_settings(
         staging_window_bytes=settings.realization["staging_window_bytes"],
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
-    own_checks = (*layout.acceptance_checks, *device_checks(environment.resources))
+    num_stages = _num_stages(settings.realization.get("stages"))
+    own_checks = (
+        *layout.acceptance_checks,
+        *device_checks(environment.resources),
+        *stage_checks(num_stages is not None),
+    )
     on_gpu = unit.kind == "cuda-gpu"
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
     checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
@@ -145,9 +150,10 @@ def derive_settings(
                 num_threads=request.determinism.num_threads,
             ),
             checks=checks,
-            timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
+            timeouts=_timeouts(settings.timeouts, has_stages=num_stages is not None),
             memory_allowances=allowances,
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
+            num_stages=num_stages,
         )
     )
 
@@ -218,6 +224,18 @@ def _range(model: Mapping[str, Any], num_layers: int) -> ModelRange:
         "revision": str(model["revision"]),
     }
     return _record(ModelRange, {**ends, **layers, **identity}, "model.range")
+
+
+def _num_stages(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 2):
+        raise _misfit("realization.stages", "2 or more, or null for one process", repr(value))
+    return value
+
+
+def _timeouts(values: Mapping[str, Any], *, has_stages: bool) -> TimeoutsS:
+    """Bounds on the children; those of stages belong only to a plan that has some."""
+    found = _record(TimeoutsS, values, "timeouts")
+    return found if has_stages else replace(found, stage_wait_s=None, stage_start_s=None)
 
 
 def _policy(value: Any) -> str | None:

@@ -6,10 +6,12 @@ from harness.plan.checks import (
     ACCEPTANCE,
     DEVICE_CHECKS,
     LIMITED,
+    STAGE_CHECKS,
     STATE_CHECKS,
     TELEMETRY,
     UNPLANNED_BYTES,
     device_checks,
+    stage_checks,
 )
 from harness.plan.limits import limit_faults
 from harness.plan.partition import partition_faults
@@ -20,6 +22,7 @@ from harness.plan.rules.context import RuleContext
 WORKLOAD = "workload"
 FIXTURE = "reference-fixture"
 CHECKS = "checks"
+_SOME_PLANS = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
 
 
 def workload_rules(context: RuleContext) -> Iterator[Finding]:
@@ -79,7 +82,7 @@ def _fixture(context: RuleContext) -> Iterator[Finding]:
 def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     seen: set[str] = set()
     for where, listed, known in (
-        ("acceptance", checks.acceptance, {**ACCEPTANCE, **STATE_CHECKS, **DEVICE_CHECKS}),
+        ("acceptance", checks.acceptance, {**ACCEPTANCE, **_SOME_PLANS}),
         ("telemetry", checks.telemetry, TELEMETRY),
     ):
         for index, check in enumerate(listed):
@@ -95,6 +98,7 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     declared = {check.id for check in checks.acceptance}
     own = () if context.support is None else context.support.acceptance_checks
     own = (*own, *device_checks(context.plan.resources))
+    own = (*own, *stage_checks(context.plan.stages is not None))
     for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)
