@@ -127,6 +127,14 @@ def openings(store: Store, campaign: str) -> list[str]:
     return found
 
 
+def with_openings(store: Store, digests: Sequence[str]) -> list[str]:
+    """Studies, and the openings of the campaigns among them, which no study but these names."""
+    found = dict.fromkeys(digests)
+    for digest in digests:
+        found |= dict.fromkeys(openings(store, digest))
+    return list(found)
+
+
 def load_campaign(store: Store, digest: str) -> StudyPredicate:
     """Read a frozen campaign.
 

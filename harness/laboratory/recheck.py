@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.canonical import canonical_bytes, parse_json
-from harness.errors import EvidenceError, HarnessError
+from harness.errors import ContradictionError, EvidenceError, HarnessError
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
@@ -40,24 +40,34 @@ def recheck_studies(store: Store) -> list[Problem]:
         except HarnessError:
             continue
         path = store.path("studies", digest)
-        try:
-            texts = recheck(store, study)
-        except HarnessError as error:
-            texts = [one_line(error)]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            texts = [f"its parameters cannot be read: {error!r}"[:300]]
-        problems += [problem(path, "broken_reference", text) for text in texts]
+        problems += [problem(path, "broken_reference", text) for text in recheck(store, study)]
     return sorted(problems)
 
 
 def recheck(store: Store, study: StudyPredicate) -> list[str]:
-    """What a study says otherwise than its tables and records do.
+    """What a study says otherwise than its tables and records do, or why that cannot be told."""
+    try:
+        return _CHECKS[study.kind](store, study)
+    except HarnessError as error:
+        return [one_line(error)]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return [f"its parameters cannot be read: {error!r}"[:300]]
+
+
+def uphold_study(store: Store, study: StudyPredicate) -> None:
+    """Refuse a study that says anything else than what it rests on.
 
     Raises:
-        HarnessError: When something that it names cannot be read.
+        ContradictionError: Naming the first thing that is wrong.
     """
-    check = _CHECKS.get(study.kind)
-    return [] if check is None else check(store, study)
+    problems = recheck(store, study)
+    if problems:
+        raise ContradictionError(
+            f"the {study.kind} contradicts what it rests on",
+            expected="what its tables and records give",
+            got=problems[0],
+            where=str(store.root),
+        )
 
 
 def case_tables(store: Store, study: StudyPredicate, number: int) -> CaseTables:

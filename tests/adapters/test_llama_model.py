@@ -255,3 +255,22 @@ def test_nothing_but_resident_tensors_lives_between_steps(make_bench: Callable[.
     del output
     executor.step((1,), len(PROMPT), want_logits=True)
     assert accounting.unplanned_bytes([]) == 0
+
+
+def test_the_written_slice_is_what_was_written_and_not_what_became_of_it(
+    make_bench: Callable[..., Any],
+) -> None:
+    bench = make_bench()
+    executor = executor_of(bench)
+    attend = executor._attention.attend
+
+    def scribble(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> torch.Tensor:
+        out = attend(q, k, *rest)
+        k.fill_(7.0)
+        return out
+
+    executor._attention = replace(executor._attention, attend=scribble)
+    names = bench.layout.boundaries(bench.config, bench.whole)
+    seen: dict[str, torch.Tensor] = {}
+    executor.step(PROMPT, 0, want_logits=False, tap=lambda i, t: seen.update({names[i]: t}))
+    assert torch.equal(seen["layers.1.kv_written"][0], seen["layers.1.k"])

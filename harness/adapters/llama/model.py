@@ -183,13 +183,14 @@ class LlamaExecutor(RangeExecutor):
         before = None if tap is None else _written(step, index)
         step.k_rows[index].copy_(k)
         step.v_rows[index].copy_(v)
+        written = None if tap is None else _written(step, index)
         mixed = self._attention.attend(
             q, step.k_prefix[index], step.v_prefix[index], step.reads, self._score_scale
         )
         projected = self._linear(mixed, layer.o, layer.o_bias)
         residual = hidden + projected
-        if tap is not None and before is not None:
-            hits = (normed, q, k, v, before, _written(step, index), mixed, projected, residual)
+        if tap is not None and before is not None and written is not None:
+            hits = (normed, q, k, v, before, written, mixed, projected, residual)
             for offset, tensor in enumerate(hits):
                 tap(boundary + offset, tensor)
         return residual
