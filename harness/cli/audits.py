@@ -9,6 +9,8 @@ from rich.console import Console
 from harness.adapters.families import layout_for
 from harness.cli.output import print_json
 from harness.cli.records import find_record
+from harness.cli.remote import verify_remote
+from harness.evidence.remote.address import is_address
 from harness.evidence.signing.keys import allowed_keys
 from harness.evidence.store import Store
 from harness.plan.load import LoadedPlan, load_plan
@@ -52,13 +54,16 @@ def _reconcile_published(plan: LoadedPlan, result: dict[str, object], options: N
 
 def verify(options: Namespace) -> int:
     """Check every file of a store, audit every record again, and analyse every study again."""
+    if is_address(options.store):
+        return verify_remote(options)
+    root = Path(options.store)
     keys = None if options.keys is None else allowed_keys(options.keys)
-    report = verify_evidence(options.store, options.plans, layout_for=layout_for, keys=keys)
-    if Store(options.store).digests("studies"):
+    report = verify_evidence(root, options.plans, layout_for=layout_for, keys=keys)
+    if Store(root).digests("studies"):
         # Loaded where there is something to analyse: half of a small store's time.
         from harness.laboratory.recheck import recheck_studies
 
-        problems = [*report.problems, *recheck_studies(Store(options.store))]
+        problems = [*report.problems, *recheck_studies(Store(root))]
         report = replace(report, problems=tuple(sorted(problems)))
     if options.json:
         print_json(

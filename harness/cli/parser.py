@@ -170,7 +170,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     verify = _command(
         group, "verify", "harness.cli.audits:verify", "check and re-audit all of a store"
     )
-    verify.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    verify.add_argument("store", nargs="?", default="evidence", help="folder, or address")
     verify.add_argument("--plans", type=Path, help="folder of frozen plans to check as well")
     verify.add_argument(
         "--keys",
@@ -196,6 +196,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     merge.add_argument("other", type=Path, help="the store to copy from")
     merge.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    _remote(group)
     _signing(group)
     _log(group)
 
@@ -227,6 +228,18 @@ def _reading(group: "argparse._SubParsersAction[Parser]") -> None:
     report.add_argument("other", nargs="?", help="a second record, to be shown beside it")
     report.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new HTML file")
     _store(report)
+
+
+def _remote(group: "argparse._SubParsersAction[Parser]") -> None:
+    for name, way in (("push", "to"), ("pull", "from")):
+        parser = _command(
+            group, name, f"harness.cli.remote:{name}", f"copy records {way} a remote store"
+        )
+        parser.add_argument("record", nargs="?", help="digest, or first digits of one")
+        parser.add_argument("url", help="a folder, s3://bucket/path, hf://datasets/owner/name/path")
+        parser.add_argument("--all", action="store_true", help="everything that statements name")
+        parser.set_defaults(usage=parser.prog)
+        _store(parser)
 
 
 def _signing(group: "argparse._SubParsersAction[Parser]") -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.errors import EvidenceError
 from harness.evidence.files import open_regular
 
-_TEMPORARY = re.compile(r"\A\..+\.(\d{1,10})\.[0-9a-f]{8}\.tmp\Z")
+TEMPORARY = re.compile(r"\A\..+\.(\d{1,10})\.[0-9a-f]{8}\.tmp\Z")
 _CLOCK_SLACK_S = 2.0
 
 
@@ -65,7 +65,7 @@ def scan(
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue  # a running writer's temporary file
-        temporary = _TEMPORARY.match(entry.name)
+        temporary = TEMPORARY.match(entry.name)
         if stat.S_ISLNK(status.st_mode):
             problems.append(problem(path, "unsafe", "is a symbolic link; links are not followed"))
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -89,7 +89,7 @@ def dead_leftovers(folder: Path) -> list[Path]:
     """Temporary folders of writers that no longer run, such as a killed run's."""
     found = []
     for path in sorted(folder.glob(".*.tmp")):
-        named = _TEMPORARY.match(path.name)
+        named = TEMPORARY.match(path.name)
         if named and path.is_dir() and not path.is_symlink():
             modified_at = path.stat(follow_symlinks=False).st_mtime
             if not _writer_is_running(int(named.group(1)), modified_at):

@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.canonical import bare_hex, is_digest, sha256_digest, sync_folder, write_durable
+from harness.canonical import (
+    bare_hex,
+    file_digest,
+    is_digest,
+    sha256_digest,
+    sync_folder,
+    write_durable,
+)
 from harness.errors import EvidenceError
 from harness.evidence.files import occupied, read_regular, refuse_linked_folder, writing
 from harness.evidence.log.shard import LOG_FOLDER, Leaf, has_log, not_yet_logged
@@ -177,6 +184,15 @@ class Store:
     def has(self, kind: Kind, digest: str) -> bool:
         """Whether a regular file has this name; its bytes are not read."""
         return self._size(self.path(kind, digest)) is not None
+
+    def size(self, kind: Kind, digest: str) -> int:
+        """Size in bytes of a file that the store holds."""
+        return self._require(kind, digest).size_bytes
+
+    def leaf(self, name: str) -> Leaf:
+        """The leaf that binds a file of the store as it is, by its name inside the store."""
+        path = self.root / name
+        return Leaf(name=name, size_bytes=path.lstat().st_size, digest=file_digest(path))
 
     def digests(self, kind: Kind) -> list[str]:
         """Digests of every properly named file of a kind, sorted."""
