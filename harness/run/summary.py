@@ -21,6 +21,7 @@ from harness.checkpoint.tokenizer import decode_tokens
 from harness.errors import HarnessError
 from harness.evidence.redact import escape_terminal
 from harness.plan.load import LoadedPlan
+from harness.plan.records import RECORDED
 from harness.run.processes import Outcome
 
 MAX_CONFIG_BYTES = 4 << 20
@@ -94,7 +95,9 @@ def summarize(
         tokens=tokens,
         memories=_memories(totals, rows),
         ttft_ns=_ttft(rows),
-        tpot_ns=_tpot(rows),
+        tpot_ns=time_per_token_ns(
+            rows, is_recorded=workload is not None and workload.decode_mode == RECORDED
+        ),
         num_differences=int(verdict.get("num_differences", 0)),
         failed_checks=tuple(check["id"] for check in checks if check["status"] != "passed"),
         problems=tuple(problems),
@@ -186,12 +189,16 @@ def _ttft(rows: Rows) -> int | None:
     return int(statistics.median(sums)) if sums else None
 
 
-def _tpot(rows: Rows) -> int | None:
+def time_per_token_ns(rows: Rows, *, is_recorded: bool) -> int | None:
+    """The median decode step, of all realizations.
+
+    Where steps are recorded, the first repetition makes the recordings and does not count.
+    """
     times = [
         row["duration_ns"]
         for listed in _every(rows, "step_times")
         for row in listed
-        if row["phase"] == "decode"
+        if row["phase"] == "decode" and (row["repetition"] > 0 or not is_recorded)
     ]
     return int(statistics.median(times)) if times else None
 
