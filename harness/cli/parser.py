@@ -88,6 +88,16 @@ def _run(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of a,b values"
     )
+    run.add_argument(
+        "--freeze",
+        action="store_true",
+        help="of a sweep: first freeze the plans that its jobs need",
+    )
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="of a sweep: skip cases with a passing record of the same plan and source",
+    )
 
 
 def _plan(commands: "argparse._SubParsersAction[Parser]") -> None:
