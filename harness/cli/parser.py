@@ -88,6 +88,16 @@ def _run(commands: "argparse._SubParsersAction[Parser]") -> None:
     run.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of a,b values"
     )
+    run.add_argument(
+        "--freeze",
+        action="store_true",
+        help="of a sweep: first freeze the plans that its jobs need",
+    )
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="of a sweep: skip cases with a passing record of the same plan and source",
+    )
 
 
 def _plan(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -286,3 +296,11 @@ def _log(commands: "argparse._SubParsersAction[Parser]") -> None:
     verify.add_argument("proof", type=Path)
     checkpoint_file(verify, required=True)
     verify.add_argument("--record", type=Path, metavar="FILE", help="the record's file itself")
+    consistency = add("consistency", "prove that a later checkpoint extends an older one")
+    shown = add("verify-consistency", "check such a proof without the store")
+    shown.add_argument("proof", type=Path)
+    for parser in (consistency, shown):
+        parser.add_argument("old", type=Path, help="file of the older checkpoint")
+        parser.add_argument("new", type=Path, help="file of the later checkpoint")
+    consistency.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    consistency.add_argument("--out", type=Path, metavar="FILE", help="write it to a new file")
