@@ -44,7 +44,7 @@ from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
 from harness.reconcile.checks.registry import CHECKS
-from harness.reconcile.intent import qualifying_ids, recomputed_status
+from harness.reconcile.intent import qualifying_ids, recomputed_status, residencies
 from harness.reconcile.result import result_digest
 from harness.reconcile.unbound import unbound_paths
 from harness.reconcile.verdict import Verdict
@@ -1027,11 +1027,12 @@ def test_the_status_follows_from_observed_columns(intent: Any, changes: Row, sta
 def test_qualifying_ids_are_sorted_and_need_an_observed_copy() -> None:
     second = replace(RESIDENT, id="mat.a.second")
     plan = replace(PLAN.plan, materializations=(*INTENTS, second))
+    staying = residencies(plan)[STAGE.logical_state_id]
     rows = {RESIDENT.id: observed(RESIDENT), second.id: observed(second)}
-    assert qualifying_ids(plan, STAGE, rows) == ["mat.a.second", "mat.w.resident"]
-    assert qualifying_ids(plan, STAGE, {}) == []
+    assert qualifying_ids(staying, STAGE, rows) == ["mat.a.second", "mat.w.resident"]
+    assert qualifying_ids(staying, STAGE, {}) == []
     rows[second.id] = observed(second, requested_bytes=1)
-    assert qualifying_ids(plan, STAGE, rows) == ["mat.w.resident"]
+    assert qualifying_ids(staying, STAGE, rows) == ["mat.w.resident"]
 
 
 def test_values_no_check_can_digest_fail_it_and_crash_nothing() -> None:
