@@ -5,15 +5,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cli import main
 from harness.evidence.store import Store
 from harness.evidence.studies import study_predicate
+from harness.run.processes import child_environment
 
 FRESH = Path(__file__).parent / "fresh_trials.py"
-PLANS = ("tiny_llama", "tiny_gemma_hybrid", "tiny_qwen_nvfp4")
+EXPERIMENTS = ("tiny_llama", "tiny_llama_streaming", "tiny_gemma_hybrid", "tiny_qwen_nvfp4")
 SMALL = (
     "workload.decode_steps=1",
     "workload.repetitions=1",
@@ -21,20 +23,36 @@ SMALL = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLANS)
-def test_twenty_fresh_processes_agree_at_every_boundary(
-    name: str, repo_root: Path, tmp_path: Path
-) -> None:
-    arguments = [str(repo_root / "plans" / f"{name}.json"), str(tmp_path), "20"]
+def fresh_trials(how: str, name: str, count: int, folder: Path) -> dict[str, Any]:
+    """What so many fresh realizations of an experiment agree in, one run each."""
     done = subprocess.run(
-        [sys.executable, str(FRESH), *arguments], capture_output=True, text=True, check=False
+        [sys.executable, str(FRESH), how, name, str(folder), str(count), *SMALL],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=child_environment(1),
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 20
-    assert len(set(lines)) == 1
-    assert int(lines[0].split()[0]) > 150
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "count"),
+    [("forked", 3), pytest.param("started", 20, marks=pytest.mark.long)],
+)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_fresh_realizations_agree_at_every_boundary_and_pass_their_audit(
+    name: str, how: str, count: int, tmp_path: Path
+) -> None:
+    found = fresh_trials(how, name, count, tmp_path)
+    assert found["num_trials"] == count
+    assert found["varying"] == []
+    assert set(found["states"]) == {"stable"}
+    assert set(found["unarmed"]) == {"passed"}
+    assert set(found["audits"]) == {"passed"}
+    assert found["num_boundaries"] > 150
 
 
 @pytest.mark.slow

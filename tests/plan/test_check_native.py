@@ -615,6 +615,11 @@ CASES: list[tuple[str, str, Change]] = [
         lambda d: d["checks"]["acceptance"][1].pop("limit"),
     ),
     (
+        "workload",
+        "$.workload.fresh_realizations",
+        lambda d: d["workload"].update(fresh_realizations=11),
+    ),
+    (
         "checks",
         "$.checks.comparison[1].metric",
         lambda d: d["checks"].update(comparison=[LIMIT, LIMIT | {"limit": 2}]),
@@ -641,6 +646,7 @@ VALID: list[Change] = [
     ),
     lambda d: d["checkpoint"].update(source={"kind": "directory", "path": "anywhere"}),
     lambda d: d["workload"].update(max_positions=8),
+    lambda d: d["workload"].update(fresh_realizations=10),
     lambda d: d["checks"]["telemetry"].append({"id": "memory.resident", "limit": 1 << 30}),
     lambda d: d["checks"].update(telemetry=[]),
     lambda d: d["checks"].update(comparison=[LIMIT, LIMIT | {"tensors": "layers.*.q"}]),

@@ -23,6 +23,8 @@ WORKLOAD = "workload"
 FIXTURE = "reference-fixture"
 CHECKS = "checks"
 _SOME_PLANS = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
+MAX_REALIZATIONS = 10
+"""More processes than this leave more tables than one record's statement can name."""
 
 
 def workload_rules(context: RuleContext) -> Iterator[Finding]:
@@ -44,6 +46,12 @@ def _workload(workload: Workload) -> Iterator[Finding]:
             f"decode steps need {needed} positions, there are {workload.max_positions}"
         )
         yield Finding(path="$.workload.max_positions", rule=WORKLOAD, message=message)
+    if workload.fresh_realizations > MAX_REALIZATIONS:
+        message = (
+            f"{workload.fresh_realizations} fresh realizations are more than one record can hold, "
+            f"{MAX_REALIZATIONS}; make several records of one plan"
+        )
+        yield Finding(path="$.workload.fresh_realizations", rule=WORKLOAD, message=message)
     for index, message in partition_faults(workload):
         path = f"$.workload.prefill_partition[{index}]"
         yield Finding(path=path, rule=WORKLOAD, message=message)
