@@ -14,7 +14,7 @@ from harness.errors import EvidenceError
 from harness.evidence.record import LoadedRecord, LoadedVerdict, verdicts_of
 from harness.evidence.redact import Identity, local_identity, redact_text
 from harness.evidence.store import Store
-from harness.evidence.tables import WrittenTable
+from harness.evidence.tables import WrittenTable, table_place
 
 _MAX_LISTED = 20
 Approve = Callable[[Sequence[LoadedVerdict]], None]
@@ -135,9 +135,8 @@ def search_json(data: bytes, place: str, identity: Identity) -> Iterator[str]:
 
 
 def label(table: WrittenTable) -> str:
-    """A table's name, with its realization."""
-    suffix = "" if table.realization is None else f"/r{table.realization}"
-    return f"table {table.name}{suffix}"
+    """A table's name, with its realization and stage."""
+    return f"table {table_place(table.name, table.realization, table.stage)}"
 
 
 def search(value: Any, place: str, identity: Identity) -> Iterator[str]:

@@ -15,6 +15,7 @@ from harness.errors import HarnessError, InvalidInputError
 from harness.evidence.redact import redact_text
 from harness.evidence.store import Store
 from harness.evidence.studies import MAX_STUDY_TABLES, StoredTensors, StudyPredicate, StudyTable
+from harness.evidence.tables import WrittenTable
 from harness.laboratory.cases import FrozenCase
 from harness.laboratory.localization import NOT_EVALUATED, case_finding, case_matrix, findings
 from harness.laboratory.matrix import matrix_rows
@@ -134,9 +135,15 @@ def references(
         if each.completed is not None:
             records.append(each.completed.record)
             left = each.completed.observed
-            tables += [StudyTable(case=number, **vars(table)) for table in left.gathered.written]
+            tables += [_of_case(number, table) for table in left.gathered.written]
             tensors += [replace(file, case=number) for file in left.tensors]
     return tables, tensors, records, places
+
+
+def _of_case(number: int, table: WrittenTable) -> StudyTable:
+    # What is armed has no stages.
+    fields = {name: value for name, value in vars(table).items() if name != "stage"}
+    return StudyTable(case=number, **fields)
 
 
 def tables_of(observed: Observed, arming: Arming) -> CaseTables:

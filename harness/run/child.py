@@ -13,6 +13,8 @@ from harness.errors import HarnessError
 _PR_SET_PDEATHSIG = 1
 CRASHED = 70
 """Exit code of an unexpected exception (EX_SOFTWARE)."""
+PEER_LOST = 75
+"""Exit code of a stage that ends because of another one (EX_TEMPFAIL)."""
 
 
 def die_with_parent() -> None:

@@ -13,22 +13,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from harness.adapters.families import layout_for, reference_for
 from harness.canonical import canonical_bytes, write_durable
 from harness.errors import InvalidInputError, NotEvaluableError
-from harness.evidence.source import package_digest
-from harness.plan.layout import REFERENCE_OUTPUTS, AdapterLayout
 from harness.plan.load import LoadedPlan, load_plan
-from harness.plan.records import Plan
 from harness.plan.request import layout_request
 from harness.realize.schedule import schedule_of
-from harness.run.child import run_child, say
-from harness.run.conditions import apply_determinism, machine_conditions
-from harness.run.reference import state_rows
+from harness.run.child import PEER_LOST, run_child, say
+from harness.run.conditions import apply_determinism
+from harness.run.control import state_rows
+from harness.run.place import greeting_of, plane_form
 from harness.run.stage_job import (
-    PEER_LOST,
     REPORT_FILE,
     StageJob,
     read_stage_job,
@@ -89,18 +84,19 @@ def _run(
         nonce=nonce_number(job.nonce),
         form=form,
         digest=tensor_digest if job.is_armed else None,
+        start_timeout_s=job.start_timeout_s,
     )
-    stage.open(timeout_s=job.start_timeout_s)
+    stage.open()
     say("prefill and decode")
     steps: list[Row] = []
-    states = state_rows(executor, "before_prefill")
+    states = state_rows(executor.declared_state(), "before_prefill")
     chosen: int | None = None
     for index, planned in enumerate(schedule.steps()):
         if index == len(schedule.chunks):
-            states += state_rows(executor, "after_prefill")
+            states += state_rows(executor.declared_state(), "after_prefill")
         ids = schedule.inputs(planned, chosen) if job.stage == 0 else None
-        output = stage.step(planned, ids)
-        chosen = output.token
+        stepped = stage.step(planned, ids)
+        output, chosen = stepped.output, stepped.token
         steps.append(
             {
                 "phase": planned.phase,
@@ -109,10 +105,10 @@ def _run(
                 "num_rows": planned.num_rows,
                 "plane": tensor_digest(output.plane),
                 "logits": None if output.logits is None else tensor_digest(output.logits),
-                "token": output.token,
+                "token": stepped.token,
             }
         )
-    states += state_rows(executor, "after_decode")
+    states += state_rows(executor.declared_state(), "after_decode")
     return {
         "stage": job.stage,
         "num_stages": job.num_stages,
@@ -122,21 +118,6 @@ def _run(
         "states": states,
         "crossings": [asdict(crossing) for crossing in stage.crossings],
     }
-
-
-def plane_form(plan: Plan, layout: AdapterLayout) -> PlaneForm:
-    """What the planes between stages are, as the plan's reference outputs have them.
-
-    Raises:
-        NotEvaluableError: When the plan asks for no reference outputs.
-    """
-    for intent in plan.materializations:
-        if intent.representation == REFERENCE_OUTPUTS:
-            state, form = intent.logical_state_id, intent.representation
-            for spec in layout.tensors(layout_request(plan), state, form, ()):
-                if spec.name == "prefill.plane":
-                    return PlaneForm(width=spec.shape[1], dtype=getattr(torch, spec.dtype))
-    raise NotEvaluableError("the plan asks for no reference outputs")
 
 
 def _require_host(loaded: LoadedPlan) -> None:
@@ -165,19 +146,12 @@ def _meeting(job: StageJob) -> Meeting:
 def _greeting(
     job: StageJob, loaded: LoadedPlan, form: PlaneForm, start_layer: int, end_layer: int
 ) -> Greeting:
-    return Greeting(
-        stage=job.stage,
+    return greeting_of(
+        number=job.stage,
         num_stages=job.num_stages,
         nonce=job.nonce,
         plan_digest=loaded.plan.digest,
-        # Stages of several instruction sets would have the bits of none.
-        versions={
-            "harness": package_digest() or "unknown",
-            "instruction_set": machine_conditions()["instruction_set"],
-            "torch": torch.__version__,
-        },
-        dtype=str(form.dtype).removeprefix("torch."),
-        width=form.width,
+        form=form,
         start_layer=start_layer,
         end_layer=end_layer,
     )

@@ -18,8 +18,6 @@ from harness.plan.records import ModelRange
 MAX_JOB_BYTES = 1 << 16
 REPORT_FILE = "stage.json"
 """What a stage writes in its folder at its end."""
-PEER_LOST = 75
-"""Exit code of a stage that ends because of another one (EX_TEMPFAIL)."""
 _NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
 
 

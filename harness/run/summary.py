@@ -6,6 +6,7 @@ model or a file is escaped before it is printed.
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -66,14 +67,27 @@ def summarize(
     experiment: str,
     loaded: LoadedPlan,
     checkpoint: Path,
-    rows: Rows,
+    processes: Sequence[Rows],
     totals: Mapping[str, Any],
     outcomes: Sequence[Outcome],
     verdict: Mapping[str, Any],
     record: Path,
     exit_code: int,
 ) -> Summary:
-    """Condense one run's rows and its verdict."""
+    """Condense one run's rows and its verdict.
+
+    Args:
+        experiment: Its name.
+        loaded: The plan.
+        checkpoint: Folder with the tokenizer.
+        processes: Rows of each stage, or of the one process; the last chooses the tokens.
+        totals: The statement's sums.
+        outcomes: How each child ended.
+        verdict: The auditor's answer.
+        record: Where it lies.
+        exit_code: Of the whole run.
+    """
+    rows: Rows = processes[-1] if processes else {}
     tokens = _tokens(rows)
     workload = loaded.plan.workload
     checks = verdict.get("checks", [])
@@ -93,7 +107,7 @@ def summarize(
         prompt=None if workload is None else workload.prompt_text,
         text=_text(checkpoint, tokens),
         tokens=tokens,
-        memories=_memories(totals, rows),
+        memories=_memories(totals, processes),
         ttft_ns=_ttft(rows),
         tpot_ns=time_per_token_ns(
             rows, is_recorded=workload is not None and workload.decode_mode == RECORDED
@@ -203,13 +217,17 @@ def time_per_token_ns(rows: Rows, *, is_recorded: bool) -> int | None:
     return int(statistics.median(times)) if times else None
 
 
-def _memories(totals: Mapping[str, Any], rows: Rows) -> tuple[MemoryLine, ...]:
+def _memories(totals: Mapping[str, Any], processes: Sequence[Rows]) -> tuple[MemoryLine, ...]:
     planned, observed = totals["planned_bytes"], totals["observed_bytes"]
-    peaks: dict[str, int] = {}
-    for listed in _every(rows, "ledger"):
-        for row in listed:
-            memory = row["memory_resource_id"]
-            peaks[memory] = max(peaks.get(memory, 0), row["peak_allocated_bytes"])
+    peaks: Counter[str] = Counter()
+    for rows in processes:
+        own: dict[str, int] = {}
+        for listed in _every(rows, "ledger"):
+            for row in listed:
+                memory = row["memory_resource_id"]
+                own[memory] = max(own.get(memory, 0), row["peak_allocated_bytes"])
+        # Stages hold their copies at the same time.
+        peaks.update(own)
     return tuple(
         MemoryLine(
             memory=memory,

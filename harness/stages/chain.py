@@ -1,8 +1,8 @@
-"""One stage of a running chain: opens sessions and runs steps, in turn with its neighbours.
+"""One stage of a running chain: opens and restores sessions, runs steps in turn with neighbours.
 
-    open     stage 0 resets -> stage 1 resets -> ... -> the last resets -> stage 0 knows
-    step     stage 0: token ids -> plane -> stage 1 -> plane ... -> the last: logits -> token
-                 ^------------------------- token, where the step has logits ------------/
+    open, restore   stage 0 acts -> stage 1 acts -> ... -> the last acts -> stage 0 knows
+    step            stage 0: token ids -> plane -> stage 1 -> plane ... -> the last: logits -> token
+                        ^------------------------- token, where the step has logits -----------/
 
 Every stage runs the same schedule, so each knows what arrives next, and takes nothing else. Knows
 an executor of a range of layers; no plan and no model.
@@ -16,11 +16,15 @@ from typing import Protocol
 
 import torch
 
+from harness.measure.clock import monotonic_ns
 from harness.realize.adapter import Executor, StepOutput, Tap
+from harness.realize.decode import Stepped
 from harness.realize.schedule import PlannedStep
 from harness.stages.frames import (
+    KINDS,
     OPEN,
     PLANE,
+    RESTORE,
     TOKEN,
     Header,
     check_header,
@@ -54,23 +58,13 @@ class PlaneForm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOutput:
-    """What one step gave on this stage."""
-
-    plane: torch.Tensor
-    """[R, H]: after this stage's last layer."""
-    logits: torch.Tensor | None
-    """[V] float32 on the last stage, where the step has logits."""
-    token: int | None
-    """The last stage's choice, on it and on the first; else ``None``."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """One plane that left or reached this stage, for comparison with the other side's."""
+    """One frame that left or reached this stage, for comparison with the other side's."""
 
     direction: str
     """``sent`` or ``received``."""
+    kind: str
+    """``open``, ``restore``, ``plane`` or ``token``."""
     peer: int
     session: int
     sequence: int
@@ -78,11 +72,29 @@ class Crossing:
     num_rows: int
     dtype: str
     bytes: int
-    digest: str
+    digest: str | None
+    """Of a plane, where digests are taken."""
+    token: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """Where the time of one step went on this stage."""
+
+    received_ns: int
+    """Until the plane was here: the stages before it, and the way."""
+    compute_ns: int
+    sent_ns: int
+    """Until the next stage took the plane, and the token came or went."""
+    digest_ns: int
+    """Of what crossed; counted in none of the others."""
 
 
 class Stage:
-    """Runs one range of layers in its place in a chain; a chain of one stage is the whole model."""
+    """Runs one range of layers in its place in a chain; a chain of one stage is the whole model.
+
+    It is the :class:`harness.realize.decode.Steps` of its process.
+    """
 
     def __init__(
         self,
@@ -92,6 +104,7 @@ class Stage:
         nonce: int,
         form: PlaneForm,
         digest: Callable[[torch.Tensor], str] | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         """Take a place in a chain whose stages have shaken hands.
 
@@ -101,40 +114,71 @@ class Stage:
             nonce: Tells this run's frames from another's.
             form: Of the planes between stages.
             digest: Of each plane that crosses, on both of its sides; ``None`` takes none.
+            start_timeout_s: Bound on the first opening, for which others may still be loading.
         """
         self.crossings: list[Crossing] = []
+        self.times: list[StageTime] = []
         self._executor = executor
         self._transport = transport
         self._nonce = nonce
         self._form = form
         self._digest = digest
+        self._start_timeout_s = start_timeout_s
         self._session = 0
         self._sequences: dict[tuple[str, int], int] = {}
+        self._digest_ns = 0
         self._last = transport.num_stages - 1
         self._is_first = transport.stage == 0
         self._is_last = transport.stage == self._last
 
-    def open(self, *, timeout_s: float | None = None) -> None:
-        """Empty the mutable state on every stage; returns when the chain may begin a prefill.
+    @property
+    def takes_token_ids(self) -> bool:
+        """Whether this is the first stage."""
+        return self._is_first
 
-        Args:
-            timeout_s: Bound on the neighbours' turns where they may still be loading.
+    def open(self) -> None:
+        """Empty the mutable state on every stage; returns when the chain may begin a prefill.
 
         Raises:
             PeerError: When another stage is gone, silent or out of turn.
         """
         self._session += 1
+        timeout_s = self._start_timeout_s if self._session == 1 else None
         what = f"the opening of session {self._session}"
+        self._in_turn(OPEN, self._executor.reset, 0, what, timeout_s)
+
+    def restore(self, put_back: Callable[[], None], positions: int) -> None:
+        """Have every stage put its mutable state back; returns when all before this one did.
+
+        Args:
+            put_back: Of this stage.
+            positions: That the state then holds, on every stage.
+
+        Raises:
+            PeerError: When another stage is gone, silent or out of turn.
+        """
+        self._in_turn(RESTORE, put_back, positions, "that its state was restored")
+
+    def _in_turn(
+        self,
+        kind: int,
+        act: Callable[[], None],
+        position: int,
+        what: str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Act after the stage before, tell the next; the first waits until the last has acted."""
         if not self._is_first:
-            self._receive(OPEN, self._transport.stage - 1, _nothing(), 0, what, timeout_s)
-        self._executor.reset()
+            before = self._transport.stage - 1
+            self._receive(kind, before, _nothing(), position, what, timeout_s)
+        act()
         if self._last > 0:
             after = 0 if self._is_last else self._transport.stage + 1
-            self._send(OPEN, after, _nothing(), 0, what, timeout_s)
+            self._send(kind, after, _nothing(), position, what, timeout_s)
         if self._is_first and self._last > 0:
-            self._receive(OPEN, self._last, _nothing(), 0, what, timeout_s)
+            self._receive(kind, self._last, _nothing(), position, what, timeout_s)
 
-    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> StageOutput:
+    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> Stepped:
         """Take part in one step.
 
         Args:
@@ -147,37 +191,53 @@ class Stage:
             HarnessError: What the executor raises; other stages then lose this one.
         """
         what = f"the plane of {planned.phase} step {planned.step}"
-        position = planned.start_position
+        position, wants_logits = planned.start_position, planned.wants_logits
+        self._taken()
+        clock = _Clock()
         if self._is_first:
             if token_ids is None:
                 raise ValueError("expected token ids on the first stage, got none")
-            output = self._executor.step(token_ids, position, want_logits=planned.wants_logits)
+            received_ns = clock.lap(self._taken())
+            output = self._executor.step(token_ids, position, want_logits=wants_logits)
         else:
             rows = torch.empty(planned.num_rows, self._form.width, dtype=self._form.dtype)
-            before = self._transport.stage - 1
-            self._receive(PLANE, before, rows, position, what)
-            output = self._executor.step_plane(rows, position, want_logits=planned.wants_logits)
+            self._receive(PLANE, self._transport.stage - 1, rows, position, what)
+            received_ns = clock.lap(self._taken())
+            output = self._executor.step_plane(rows, position, want_logits=wants_logits)
+        compute_ns = clock.lap(self._taken())
         if not self._is_last:
             self._send(PLANE, self._transport.stage + 1, output.plane, position, what)
-        token = self._token(output, planned) if planned.wants_logits else None
-        return StageOutput(plane=output.plane, logits=output.logits, token=token)
+        stepped = self._chosen(output, planned)
+        digest_ns = self._taken()
+        self.times.append(
+            StageTime(
+                received_ns=received_ns,
+                compute_ns=compute_ns,
+                sent_ns=clock.lap(digest_ns),
+                digest_ns=clock.left_out_ns,
+            )
+        )
+        return stepped
 
-    def _token(self, output: StepOutput, planned: PlannedStep) -> int | None:
+    def _chosen(self, output: StepOutput, planned: PlannedStep) -> Stepped:
         """Choose on the last stage, and bring the choice to the first."""
+        if not planned.wants_logits:
+            return Stepped(output=output, choice=None, token=None)
         what = f"the token of {planned.phase} step {planned.step}"
         position = planned.start_position + planned.num_rows
+        choice = token = None
         if self._is_last:
             if output.logits is None:
                 raise ValueError("expected logits from the last stage's range, got none")
-            token = self._executor.choose(output.logits).token
+            choice = self._executor.choose(output.logits)
+            token = choice.token
             if not self._is_first:
                 self._send(TOKEN, 0, torch.tensor([[token]]), position, what)
-            return token
-        if self._is_first:
+        elif self._is_first:
             chosen = torch.empty(1, 1, dtype=torch.int64)
             self._receive(TOKEN, self._last, chosen, position, what)
-            return int(chosen)
-        return None
+            token = int(chosen)
+        return Stepped(output=output, choice=choice, token=token)
 
     def _header(self, kind: int, direction: str, peer: int, rows: torch.Tensor, at: int) -> Header:
         key = (direction, peer)
@@ -228,11 +288,12 @@ class Stage:
         self._note("received", source, header, rows)
 
     def _note(self, direction: str, peer: int, header: Header, rows: torch.Tensor) -> None:
-        if self._digest is None or header.kind != PLANE:
-            return
+        began = monotonic_ns()
+        is_plane = self._digest is not None and header.kind == PLANE
         self.crossings.append(
             Crossing(
                 direction=direction,
+                kind=KINDS[header.kind],
                 peer=peer,
                 session=header.session,
                 sequence=header.sequence,
@@ -240,9 +301,59 @@ class Stage:
                 num_rows=header.num_rows,
                 dtype=str(rows.dtype).removeprefix("torch."),
                 bytes=rows.nbytes,
-                digest=self._digest(rows),
+                digest=self._digest(rows) if self._digest is not None and is_plane else None,
+                token=int(rows) if header.kind == TOKEN else None,
             )
         )
+        self._digest_ns += monotonic_ns() - began
+
+    def _taken(self) -> int:
+        """Time that digests took since this was last asked, in ns."""
+        taken, self._digest_ns = self._digest_ns, 0
+        return taken
+
+
+class _Clock:
+    """Laps of one step, in ns, each without what it is told to leave out."""
+
+    def __init__(self) -> None:
+        self._began = monotonic_ns()
+        self.left_out_ns = 0
+
+    def lap(self, left_out_ns: int) -> int:
+        """Time since the last lap, less what is left out."""
+        began, self._began = self._began, monotonic_ns()
+        self.left_out_ns += left_out_ns
+        return self._began - began - left_out_ns
+
+
+class WarmSteps:
+    """Steps of one stage by itself over zeros, so that its libraries have seen every shape."""
+
+    def __init__(self, executor: RangeExecutor, form: PlaneForm, *, is_first: bool) -> None:
+        self._executor = executor
+        self._form = form
+        self.takes_token_ids = is_first
+
+    def open(self) -> None:
+        """Empty the executor's state."""
+        self._executor.reset()
+
+    def restore(self, put_back: Callable[[], None], positions: int) -> None:
+        """Put the executor's state back."""
+        del positions
+        put_back()
+
+    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> Stepped:
+        """Run one step, over zeros where another stage's plane would be; token 0 follows."""
+        position, wants_logits = planned.start_position, planned.wants_logits
+        if self.takes_token_ids:
+            output = self._executor.step(token_ids or (), position, want_logits=wants_logits)
+        else:
+            rows = torch.zeros(planned.num_rows, self._form.width, dtype=self._form.dtype)
+            output = self._executor.step_plane(rows, position, want_logits=wants_logits)
+        choice = None if output.logits is None else self._executor.choose(output.logits)
+        return Stepped(output=output, choice=choice, token=0)
 
 
 def _nothing() -> torch.Tensor:

@@ -14,7 +14,8 @@ import pytest
 
 from harness.errors import InvalidInputError, NotEvaluableError
 from harness.run.chain import ChainRequest, run_chain
-from harness.run.stage_job import PEER_LOST, StageJob, read_stage_job, write_stage_job
+from harness.run.child import PEER_LOST
+from harness.run.stage_job import StageJob, read_stage_job, write_stage_job
 from harness.stages.listener import listen
 
 JOB = StageJob(

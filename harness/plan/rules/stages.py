@@ -24,6 +24,8 @@ from harness.plan.stages import RangeKeys, StageView, stage_views
 
 STAGES = "stages"
 LINKS = "stage-links"
+MAX_PROCESSES = 8
+"""Stages times fresh realizations."""
 _STAGE_LINKS = (PROCESS_BOUNDARY, TOKEN_RETURN)
 _OF_ONE_PROCESS: Sequence[Callable[[RuleContext], Iterator[Finding]]] = (
     residency_rules,
@@ -49,6 +51,7 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
     yield from _membership(plan, plan.stages)
     yield from _links(plan, plan.stages)
     yield from _timeouts(plan)
+    yield from _processes(plan, plan.stages)
     if plan.workload is not None and plan.workload.decode_mode == RECORDED:
         message = "steps of a plan with stages are not recorded"
         yield Finding(path="$.workload.decode_mode", rule=STAGES, message=message)
@@ -160,6 +163,17 @@ def _links(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
         if (kind, source, target) not in there:
             message = f"lacks the {kind} from {source!r} to {target!r}"
             yield Finding(path="$.resources.links", rule=LINKS, message=message)
+
+
+def _processes(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
+    """A record names the tables of each process one by one, and is bounded in size."""
+    realizations = 1 if plan.workload is None else plan.workload.fresh_realizations
+    if len(stages) * realizations > MAX_PROCESSES:
+        message = (
+            f"{len(stages)} stages in {realizations} realizations are more than the "
+            f"{MAX_PROCESSES} processes whose tables one record can name"
+        )
+        yield Finding(path="$.workload.fresh_realizations", rule=STAGES, message=message)
 
 
 def _timeouts(plan: Plan) -> Iterator[Finding]:
