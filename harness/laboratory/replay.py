@@ -19,6 +19,7 @@ from harness.evidence.studies import StudyPredicate
 from harness.laboratory.faults.catalogue import planted
 from harness.laboratory.replaying import (
     Tables,
+    compared_columns,
     differing_fields,
     replay_findings,
     replay_rows,
@@ -51,11 +52,12 @@ def replay(
         run: Runs it; replaced in tests.
 
     Raises:
-        HarnessError: When the plan cannot be run here.
+        HarnessError: When the record is damaged, or its plan cannot be run here.
     """
     started_at = utc_timestamp()
     store = record.store
     plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest).plan
+    _tables(record)  # what is to be compared is whole, before anything runs
     with tempfile.TemporaryDirectory() as folder:
         path = write_plan(record, Path(folder))
         request = replace(
@@ -127,4 +129,5 @@ def _tables(record: LoadedRecord) -> Tables:
     return {
         (table.name, table.realization): record.store.read_table_rows(table)
         for table in record.predicate.tables
+        if compared_columns(table.name)
     }

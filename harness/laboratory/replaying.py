@@ -27,6 +27,14 @@ def differing_fields(recorded: ApplicabilityKey | None, got: ApplicabilityKey | 
     return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
 
 
+def compared_columns(name: str) -> tuple[str, ...]:
+    """Columns of a record's table that a replay compares; none where it holds no result."""
+    table = TABLES[name]
+    if table.kind != "result":
+        return ()
+    return tuple(c for c in table.columns if c.endswith("digest") or c == "token")
+
+
 def replay_rows(recorded: Tables, got: Tables, fields: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each digest, and each token, that a record's result tables hold.
 
@@ -39,10 +47,7 @@ def replay_rows(recorded: Tables, got: Tables, fields: Sequence[str]) -> list[di
     for (name, realization), listed in sorted(
         recorded.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])
     ):
-        table = TABLES[name]
-        columns = [c for c in table.columns if c.endswith("digest") or c == "token"]
-        if table.kind != "result" or not columns:
-            continue
+        table, columns = TABLES[name], compared_columns(name)
         others = {_place(table, row): row for row in got.get((name, realization), ())}
         is_applicable = not fields or name in OF_STORED_BYTES
         for row in sorted(listed, key=lambda row: _place(table, row)):

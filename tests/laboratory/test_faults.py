@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.cli.derive import settings_of
 from harness.errors import InvalidInputError
@@ -244,18 +245,17 @@ def test_without_allocation_no_position_of_the_window_owns_a_slot(
 
 def test_each_fault_is_an_experiment_that_differs_in_nothing_else(repo_root: Path) -> None:
     folder = repo_root / "experiments"
-    bases = {
-        base: compose_experiment([f"experiment={base}"], config_dir=folder)
-        for base in EXPERIMENTS.values()
-    }
     for name, fault in FAULTS.items():
         base = EXPERIMENTS[fault.family or "llama"]
-        faulty = compose_experiment([f"experiment={name}"], config_dir=folder)
-        clean = bases[base]
-        same = {"name": base, "fault": None, "overrides": clean.overrides}
-        assert replace(faulty, **same) == clean
-        assert (faulty.name, faulty.fault) == (name, name)
-        assert faulty.model["family"] == fault.family or fault.family is None
+        file = yaml.safe_load((folder / "experiment" / f"{name}.yaml").read_text())
+        assert file == {"defaults": [base, "_self_"], "name": name, "fault": name}
+    clean, faulty = (
+        compose_experiment([f"experiment={each}"], config_dir=folder)
+        for each in (EXPERIMENTS["gemma"], "swa_raced")
+    )
+    same = {"name": clean.name, "fault": None, "overrides": clean.overrides}
+    assert replace(faulty, **same) == clean
+    assert (faulty.name, faulty.fault) == ("swa_raced", "swa_raced")
 
 
 def table_of(faults: Mapping[str, Fault]) -> str:

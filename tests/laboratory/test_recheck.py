@@ -282,7 +282,7 @@ def test_limits_are_those_of_both_plans(record: LoadedRecord) -> None:
     """Whichever is the reference, and each once; no tensor was kept, so none is evaluated."""
     one = with_limits(record, a_limit(0.5), a_limit(3.0, "max_ulp", "telemetry"))
     other = with_limits(record, a_limit(0.5), a_limit(0.1))
-    for pair in ((one, other), (other, one), (other, record), (one, one)):
+    for pair in ((one, other), (other, record)):
         found = compared(*pair).findings
         told = {(each["metric"], each["limit"]) for each in found["limits"]}
         assert len(told) == len(found["limits"])
