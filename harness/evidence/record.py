@@ -5,10 +5,11 @@ what they mean.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.canonical import is_digest
 from harness.errors import EvidenceError, InvalidInputError
@@ -140,16 +141,24 @@ def verdicts_of(store: Store, record_digest: str) -> list[LoadedVerdict]:
     return sorted(found, key=verdict_age)
 
 
-def verdicts_by_record(store: Store) -> dict[str, list[LoadedVerdict]]:
+class VerdictLine(NamedTuple):
+    """What a listing keeps of a verdict: there may be very many."""
+
+    digest: str
+    status: str
+
+
+def verdicts_by_record(store: Store) -> dict[str, list[VerdictLine]]:
     """Readable verdicts by record digest, oldest first; verification reports the others."""
-    found: dict[str, list[LoadedVerdict]] = {}
+    found: dict[str, list[tuple[tuple[tuple[int, ...], int, str], VerdictLine]]] = {}
     for digest in store.digests("verdicts"):
         try:
             verdict = load_verdict(digest, store)
         except InvalidInputError:
             continue
-        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
-    return {record: sorted(listed, key=verdict_age) for record, listed in found.items()}
+        line = VerdictLine(digest, sys.intern(verdict.predicate.status))
+        found.setdefault(verdict.predicate.record_digest, []).append((verdict_age(verdict), line))
+    return {record: [line for _, line in sorted(listed)] for record, listed in found.items()}
 
 
 def verdict_age(verdict: LoadedVerdict) -> tuple[tuple[int, ...], int, str]:
