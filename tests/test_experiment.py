@@ -18,6 +18,7 @@ PLANS = {
     "r1_block_a_synthetic": "r1_block_a_synthetic",
     "smollm2_hub": "smollm2_hub",
     "tiny_gemma_hybrid": "tiny_gemma_hybrid",
+    "tiny_gemma_three_stages": "tiny_gemma_three_stages",
     "tiny_llama": "tiny_llama",
     "tiny_llama_streaming": "tiny_llama_streaming",
     "tiny_qwen_nvfp4": "tiny_qwen_nvfp4",
@@ -331,6 +332,7 @@ def test_a_sweep_is_the_product_in_order(config_dir: Path) -> None:
 def test_sweeps_know_choices_globs_and_plans(config_dir: Path) -> None:
     assert expand_sweep(["experiment=glob(tiny*)"], config_dir=config_dir) == (
         ("experiment=tiny_gemma_hybrid",),
+        ("experiment=tiny_gemma_three_stages",),
         ("experiment=tiny_llama",),
         ("experiment=tiny_llama_streaming",),
         ("experiment=tiny_qwen_nvfp4",),

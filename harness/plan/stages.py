@@ -101,7 +101,7 @@ def _view(
     manifest: Sequence[ManifestEntry] | None,
 ) -> StageView:
     items = tuple(item for item in plan.materializations if item.stage_id == stage.id)
-    own, states = {item.id for item in items}, {item.logical_state_id for item in items}
+    own = {item.id for item in items}
     spec = stage_range(plan, number)
     wanted = set(plan.adapter_data.allowed_tensor_keys)
     if keys is not None:
@@ -122,7 +122,6 @@ def _view(
         plan=replace(
             plan,
             resources=_resources(plan, stage, {item.memory_resource_id for item in items}),
-            logical_state_units=tuple(s for s in plan.logical_state_units if s.id in states),
             materializations=items,
             authorities=tuple(a for a in plan.authorities if a.materialization_id in own),
             execution=tuple(e for e in plan.execution if e.stage_id == stage.id),

@@ -88,7 +88,7 @@ def audit(
         checks=tuple(results),
         differences=tuple(sorted(differences)),
         result_digest=subject.result_digest,
-        unbound=unbound_paths(evicts=subject.evicts),
+        unbound=unbound_paths(evicts=subject.evicts, has_stages=plan.plan.stages is not None),
     )
 
 

@@ -79,7 +79,7 @@ def test_every_stage_is_reset_before_any_step_and_the_token_comes_back(
         chooses = number in (0, num_stages - 1)
         tokens = [None, expected, None, expected] if chooses else [None] * 4
         assert [output.token for output in outputs] == tokens
-    assert results[-1][1].plane[0].tolist() == [expected] * WIDTH
+    assert results[-1][1].output.plane[0].tolist() == [expected] * WIDTH
 
 
 def test_bits_cross_whatever_they_mean(in_threads: Callable[..., list[Any]]) -> None:

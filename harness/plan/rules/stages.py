@@ -34,9 +34,7 @@ _OF_ONE_PROCESS: Sequence[Callable[[RuleContext], Iterator[Finding]]] = (
     checkpoint_rules,
 )
 """Rules that each stage's own part of a plan keeps, like a plan of one process."""
-_INDEXED = re.compile(
-    r"\A\$\.(materializations|execution|authorities|logical_state_units)\[(\d+)\]"
-)
+_INDEXED = re.compile(r"\A\$\.(materializations|execution|authorities)\[(\d+)\]")
 
 
 def stage_rules(context: RuleContext) -> Iterator[Finding]:
@@ -46,7 +44,8 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
         yield from _no_stages(plan)
         return
     yield from duplicate_findings("$.stages", STAGES, (stage.id for stage in plan.stages), ".id")
-    yield from _ranges(plan, plan.stages)
+    ranges = list(_ranges(plan, plan.stages))
+    yield from ranges
     yield from _executions(context, plan.stages)
     yield from _membership(plan, plan.stages)
     yield from _links(plan, plan.stages)
@@ -55,7 +54,8 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
     if plan.workload is not None and plan.workload.decode_mode == RECORDED:
         message = "steps of a plan with stages are not recorded"
         yield Finding(path="$.workload.decode_mode", rule=STAGES, message=message)
-    yield from _parts(context)
+    # Only a range of layers that are there has tensors.
+    yield from _parts(context, has_ranges=not ranges)
 
 
 def _placed_items(plan: Plan) -> Iterator[tuple[str, Materialization | Execution]]:
@@ -189,8 +189,9 @@ def _timeouts(plan: Plan) -> Iterator[Finding]:
         yield Finding(path="$.timeouts.stage_wait_s", rule=STAGES, message=message)
 
 
-def _parts(context: RuleContext) -> Iterator[Finding]:
-    keys = context.support if isinstance(context.support, RangeKeys) else None
+def _parts(context: RuleContext, *, has_ranges: bool) -> Iterator[Finding]:
+    support = context.support if has_ranges else None
+    keys = support if isinstance(support, RangeKeys) else None
     manifest = context.manifest if keys is not None else None
     for view in stage_views(context.plan, keys, manifest):
         part = RuleContext(
@@ -213,11 +214,9 @@ def _placed(path: str, places: Mapping[str, Sequence[int]]) -> str:
 def _places(plan: Plan, view: StageView) -> dict[str, list[int]]:
     """Where a stage's items stand in the whole plan."""
     own = {item.id for item in view.plan.materializations}
-    held = {item.logical_state_id for item in view.plan.materializations}
     chosen = {
         "materializations": [item.stage_id == view.stage.id for item in plan.materializations],
         "execution": [item.stage_id == view.stage.id for item in plan.execution],
         "authorities": [item.materialization_id in own for item in plan.authorities],
-        "logical_state_units": [state.id in held for state in plan.logical_state_units],
     }
     return {name: [n for n, kept in enumerate(flags) if kept] for name, flags in chosen.items()}
