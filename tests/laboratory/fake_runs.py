@@ -4,6 +4,7 @@ What a supervisor leaves is left in full: a record with its tables in the store 
 and the armed tables beside it. The tests decide what varies and who is killed.
 """
 
+import functools
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from harness.evidence.statement import WrittenTable, record_statement
 from harness.evidence.store import Store
 from harness.evidence.tables import encode
 from harness.laboratory.cases import FrozenCase
-from harness.plan.load import load_plan
+from harness.plan.load import LoadedPlan, load_plan
 from harness.run.assemble import Gathered
 from harness.run.derivation import Settings
 from harness.run.observed import Observed
@@ -78,6 +79,11 @@ class FakeRuns:
         """What freezes the plans of cases: one plan for all."""
         return tuple(FrozenCase(point=point, plan=self._plan) for point, _ in listed)
 
+    def check(self, request: RunRequest) -> LoadedPlan:
+        """What checks the plan of a request, which is sound here."""
+        del request
+        return self._plan
+
     def execute(self, request: RunRequest, progress: Progress) -> Completed:
         """What the supervisor does with a request."""
         del progress
@@ -106,15 +112,11 @@ class FakeRuns:
 
     def _armed(self, request: RunRequest, record: LoadedRecord) -> Gathered:
         varies, gathered = self.varies(request), Gathered()
-
-        def value(repetition: int, phase: str, step: int, name: str) -> object:
-            return repetition if varies and name == "layers.0.kv_written" else ""
-
         for number, steps in record.by_realization("steps").items():
             if number in self.killed:
                 continue
             tables = {
-                "boundaries": boundary_rows(REPETITIONS, value=value),
+                "boundaries": _boundaries(varies),
                 "armed_steps": armed_step_rows(steps, REPETITIONS),
                 "replay_states": state_rows(REPETITIONS),
             }
@@ -122,6 +124,14 @@ class FakeRuns:
                 gathered.written.append(put_table(record.store, name, rows, number))
                 gathered.rows.setdefault(name, {})[number] = rows
         return gathered
+
+
+@functools.cache
+def _boundaries(varies: bool) -> Rows:
+    def value(repetition: int, phase: str, step: int, name: str) -> object:
+        return repetition if varies and name == "layers.0.kv_written" else ""
+
+    return boundary_rows(REPETITIONS, value=value)
 
 
 def _killed(number: int) -> Callable[[Rows], object]:

@@ -1,8 +1,10 @@
 """The laboratory's commands from end to end, over runs that no process makes."""
 
+import functools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from fake_runs import FakeRuns, altered
 
+import harness.cli.campaign
 import harness.cli.laboratory
 import harness.cli.replay
 import harness.laboratory.localize
@@ -17,6 +20,7 @@ from harness.cli import main
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
+from harness.experiment import ExperimentConfig, compose_experiment
 from harness.laboratory.recheck import recheck_studies
 from harness.laboratory.replay import replay
 from harness.plan.load import load_plan
@@ -24,19 +28,42 @@ from harness.plan.load import load_plan
 Run = Callable[..., tuple[int, Any]]
 
 
+@functools.cache
+def composed(overrides: tuple[str, ...], config_dir: Path) -> ExperimentConfig:
+    return compose_experiment(overrides, config_dir=config_dir)
+
+
+def composed_once(overrides: Sequence[str], *, config_dir: Path) -> ExperimentConfig:
+    """What is composed anew in each test differs in its store alone."""
+    rest = tuple(text for text in overrides if not text.startswith("store="))
+    places = [text.removeprefix("store=") for text in overrides if text not in rest]
+    config = composed(rest, config_dir)
+    return replace(config, store=Path(places[-1])) if places else config
+
+
+@pytest.fixture(scope="module")
+def configs(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project's folder for what commands write beside their store."""
+    folder = tmp_path_factory.mktemp("project") / "experiments"
+    folder.symlink_to(repo_root / "experiments")
+    return folder
+
+
 @pytest.fixture
 def fake(one_record: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     runs = FakeRuns(one_record, repo_root / "plans" / "tiny_llama.json")
+    for commands in (harness.cli.laboratory, harness.cli.campaign):
+        monkeypatch.setattr(commands, "compose_experiment", composed_once)
     monkeypatch.setattr(harness.cli.laboratory, "freeze_cases", runs.freeze)
+    monkeypatch.setattr(harness.laboratory.localize, "check", runs.check)
     monkeypatch.setattr(harness.laboratory.localize, "execute", runs.execute)
     monkeypatch.setattr(harness.cli.replay, "run_replay", partial(replay, run=runs.execute))
     return runs
 
 
 @pytest.fixture
-def run(tmp_path: Path, repo_root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, configs: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command; returns its exit code and its answer, or its one message."""
-    (tmp_path / "experiments").symlink_to(repo_root / "experiments")
 
     def _run(command: str, *more: str) -> tuple[int, Any]:
         arguments = [*command.split(), *more, "--json"]
@@ -46,7 +73,7 @@ def run(tmp_path: Path, repo_root: Path, capsys: pytest.CaptureFixture[str]) -> 
         else:
             arguments += ["--store", str(tmp_path / "store")]
         if takes_overrides or arguments[0] == "campaign":
-            arguments += ["--config-dir", str(tmp_path / "experiments")]
+            arguments += ["--config-dir", str(configs)]
         capsys.readouterr()
         code = main(arguments)
         shown = capsys.readouterr()
