@@ -104,6 +104,11 @@ class ChainPlace:
         )
         return self._stage
 
+    def settle(self) -> None:
+        """Wait until the neighbours have taken what was sent."""
+        if self._stage is not None:
+            self._stage.settle()
+
     def rows(self, steps: Sequence[Row]) -> dict[str, list[Row]]:
         """Rows of the tables that only a stage writes, where ``steps`` are those of its steps."""
         crossings, times = (

@@ -205,6 +205,8 @@ class Production:
             self.seal.close()
             with plan_files.armed(), checkpoint_files.armed():
                 loop.run(schedule)
+                if self.chain is not None:
+                    self.chain.settle()
             self.seal.open()
             self.rows["states"] = loop.states
         return guards

@@ -108,6 +108,7 @@ def _run(
                 "token": stepped.token,
             }
         )
+    stage.settle()
     states += state_rows(executor.declared_state(), "after_decode")
     return {
         "stage": job.stage,

@@ -4,8 +4,9 @@
     step            stage 0: token ids -> plane -> stage 1 -> plane ... -> the last: logits -> token
                         ^------------------------- token, where the step has logits -----------/
 
-Every stage runs the same schedule, so each knows what arrives next, and takes nothing else. Knows
-an executor of a range of layers; no plan and no model.
+Every stage runs the same schedule, so each knows what arrives next, and takes nothing else. A plane
+is sent without waiting for it to be taken, so that a stage computes one chunk of a prompt while the
+next stage computes the chunk before. Knows an executor of a range of layers; no plan and no model.
 
 Shape legend: R rows, H hidden size, V vocabulary size.
 """
@@ -85,7 +86,7 @@ class StageTime:
     """Until the plane was here: the stages before it, and the way."""
     compute_ns: int
     sent_ns: int
-    """Until the next stage took the plane, and the token came or went."""
+    """Until the plane before was taken, this one was on its way, and the token came or went."""
     digest_ns: int
     """Of what crossed; counted in none of the others."""
 
@@ -159,6 +160,14 @@ class Stage:
         """
         self._in_turn(RESTORE, put_back, positions, "that its state was restored")
 
+    def settle(self) -> None:
+        """Wait until everything that this stage sent is taken: only then may its process end.
+
+        Raises:
+            PeerError: When another stage is gone, or does not take it in time.
+        """
+        self._transport.settle()
+
     def _in_turn(
         self,
         kind: int,
@@ -171,6 +180,8 @@ class Stage:
         if not self._is_first:
             before = self._transport.stage - 1
             self._receive(kind, before, _nothing(), position, what, timeout_s)
+        # What this stage put out must be taken before anything changes below it.
+        self._transport.settle()
         act()
         if self._last > 0:
             after = 0 if self._is_last else self._transport.stage + 1
@@ -206,7 +217,7 @@ class Stage:
             output = self._executor.step_plane(rows, position, want_logits=wants_logits)
         compute_ns = clock.lap(self._taken())
         if not self._is_last:
-            self._send(PLANE, self._transport.stage + 1, output.plane, position, what)
+            self._post(self._transport.stage + 1, output.plane, position, what)
         stepped = self._chosen(output, planned)
         digest_ns = self._taken()
         self.times.append(
@@ -268,6 +279,13 @@ class Stage:
         self._transport.send(header.pack(), to, what, timeout_s=timeout_s)
         if rows.numel():
             self._transport.send(rows, to, what, timeout_s=timeout_s)
+        self._note("sent", to, header, rows)
+
+    def _post(self, to: int, rows: torch.Tensor, at: int, what: str) -> None:
+        """Send a plane without waiting for it to be taken: the next chunk can be begun."""
+        rows = rows.contiguous()
+        header = self._header(PLANE, "sent", to, rows, at)
+        self._transport.post([header.pack(), rows], to, what)
         self._note("sent", to, header, rows)
 
     def _receive(

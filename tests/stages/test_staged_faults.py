@@ -89,7 +89,7 @@ def test_stages_of_other_kinds_are_refused_before_anything_is_loaded(
         ):
             assert named in told["message"]
     # Nobody came as far as a first reading of its memory.
-    assert trial.record.table("checkpoints", 0, 0) is None
+    assert [trial.record.rows("checkpoints", 0, stage) for stage in range(4)] == [[]] * 4
     assert processes_of(trial.record.store.root) == []
 
 
