@@ -66,6 +66,9 @@ def peer(
 ) -> Process:
     """A peer, in its own environment; ``checkpoint`` is in the form that it reads."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR") if key in os.environ}
+    # What a peer compiles for itself is kept beside it.
+    cache = str(python.parent.parent / "cache")
+    kept |= {"VLLM_CACHE_ROOT": cache, "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
     return Process(
         argv=script(_SCRIPTS[name], python),
         environment=kept | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"},
@@ -106,8 +109,13 @@ def derive_plan(
     invariant: bool,
     steps: int,
     threads: int,
+    more: Sequence[str] = (),
 ) -> Path:
-    """Freeze the quickstart's plan anew, for the benchmark's workload and settings."""
+    """Freeze the quickstart's plan anew, for the benchmark's workload and settings.
+
+    Args:
+        more: Further overrides, as the command takes them.
+    """
     overrides = {
         "determinism.dtype": dtype,
         "determinism.kernel_set": kernel_set,
@@ -124,6 +132,6 @@ def derive_plan(
         "workload.fresh_realizations": 1,
         "workload.max_positions": len(prompt) + steps,
     }
-    settings = [f"{name}={value}" for name, value in overrides.items()]
+    settings = [*(f"{name}={value}" for name, value in overrides.items()), *more]
     run_harness("plan", "derive", "experiment=quickstart", *settings, "--out", str(path))
     return path

@@ -85,7 +85,9 @@ def limits(
     moved = model.weight_bytes + model.kv_bytes_per_position * positions
     multiplied = 2 * (model.matrix_elements * prompt + model.head_elements)
     read = statistics.median(each["read_bytes_per_sec"] for each in machine)
-    product = statistics.median(each[f"{dtype}_flop_per_sec"] for each in machine)
+    # What is kept in bfloat16 may be multiplied in float32, where that is faster.
+    kinds = {f"{dtype}_flop_per_sec", "float32_flop_per_sec"}
+    product = statistics.median(max(each[kind] for kind in kinds) for each in machine)
     return {"decode": read / moved, "prefill": prompt * product / multiplied}
 
 

@@ -5,7 +5,6 @@ digests of residents, and says what it took; it may be asked again. The referenc
 of this executor's own first generation, so that the comparison takes the path of equals.
 """
 
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -156,6 +155,7 @@ def load(plan: str, checkpoint: str) -> dict[str, Any]:
     realization = Realization(Path(plan), Path(checkpoint))
     if not torch.are_deterministic_algorithms_enabled():
         apply_determinism(realization.request.determinism)
+    rss_before = _rss_bytes("VmRSS")
     began = time.perf_counter()
     realization.realize()
     seconds = time.perf_counter() - began
@@ -172,8 +172,16 @@ def load(plan: str, checkpoint: str) -> dict[str, Any]:
         "load_s": seconds,
         "source_bytes": sum(entry.source_bytes for entry in realization.manifest),
         "resident_bytes": residents,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "rss_before_bytes": rss_before,
+        "rss_peak_bytes": _rss_bytes("VmHWM"),
     }
+
+
+def _rss_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {name} in /proc/self/status")
 
 
 @torch.inference_mode()

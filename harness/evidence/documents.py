@@ -4,6 +4,7 @@ Knows schemas, nothing of what the documents are for.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -39,4 +40,19 @@ def refuse(problem: str, broken: list[str], *, where: str) -> None:
 @cache
 def _validator(schema: str) -> Draft202012Validator:
     folder = resources.files("harness.evidence") / "schemas"
-    return Draft202012Validator(json.loads((folder / schema).read_text("utf-8")))
+    document = json.loads((folder / schema).read_text("utf-8"))
+    return Draft202012Validator(_expanded(document, document.get("$defs", {})))
+
+
+def _expanded(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema with its references replaced by what they mean.
+
+    To look one up costs more than most of what it means, once for every value of a document.
+    """
+    if isinstance(node, list):
+        return [_expanded(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if node.keys() == {"$ref"}:
+        return _expanded(definitions[node["$ref"].removeprefix("#/$defs/")], definitions)
+    return {key: _expanded(each, definitions) for key, each in node.items() if key != "$defs"}

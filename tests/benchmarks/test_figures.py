@@ -45,11 +45,16 @@ def test_an_answer_that_is_not_what_was_asked_for_is_refused(changes: dict[str, 
 
 def test_limits_are_bytes_over_bandwidth_and_operations_over_rate() -> None:
     machine = [
-        {"read_bytes_per_sec": rate, "bfloat16_flop_per_sec": flops}
+        {
+            "read_bytes_per_sec": rate,
+            "bfloat16_flop_per_sec": flops,
+            "float32_flop_per_sec": 2000.0,
+        }
         for rate, flops in ((1000.0, 2000.0), (4000.0, 100.0), (2000.0, 4000.0))
     ]
     found = figures.limits(machine, MODEL, "bfloat16", prompt=8, steps=4)
-    # 900 bytes of weights and 10 positions of 10 bytes; 50 x 8 + 100 products of two operations.
+    # 900 bytes of weights and 10 positions of 10 bytes; 50 x 8 + 100 products of two operations,
+    # at the median of 2000, 2000 and 4000.
     assert found == {"decode": 2000 / 1000, "prefill": 8 * 2000 / 1000}
 
 
