@@ -39,4 +39,18 @@ def refuse(problem: str, broken: list[str], *, where: str) -> None:
 @cache
 def _validator(schema: str) -> Draft202012Validator:
     folder = resources.files("harness.evidence") / "schemas"
-    return Draft202012Validator(json.loads((folder / schema).read_text("utf-8")))
+    document = json.loads((folder / schema).read_text("utf-8"))
+    return Draft202012Validator(_inlined(document, document.get("$defs", {})))
+
+
+def _inlined(value: Any, definitions: Any) -> Any:
+    """A schema with each local reference replaced by what it means; looking one up takes longer
+    than most checks. The schemas here refer to nothing else, and never to themselves.
+    """
+    if isinstance(value, list):
+        return [_inlined(item, definitions) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" in value:
+        return _inlined(definitions[value["$ref"].removeprefix("#/$defs/")], definitions)
+    return {name: _inlined(item, definitions) for name, item in value.items() if name != "$defs"}
