@@ -237,6 +237,7 @@ def _reading(group: "argparse._SubParsersAction[Parser]") -> None:
     report.add_argument("record", help="record file, digest, or first digits of one")
     report.add_argument("other", nargs="?", help="a second record, to be shown beside it")
     report.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new HTML file")
+    report.add_argument("--cache", type=Path, help="folder for the index")
     _store(report)
 
 

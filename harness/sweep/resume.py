@@ -5,7 +5,7 @@ Knows stores, and what a record says of its plan and source; nothing of how a jo
 
 from pathlib import Path
 
-from harness.errors import NotEvaluableError
+from harness.errors import InvalidInputError, NotEvaluableError
 from harness.evidence.find import Condition, find_records
 from harness.evidence.index import open_index
 from harness.evidence.record import load_record
@@ -55,4 +55,7 @@ def passed_before(store: Store, cache: Path, plans: set[str]) -> dict[str, str]:
 
 
 def _made_here(store: Store, digest: str, here: str) -> bool:
-    return load_record(digest, store).predicate.source.package_digest == here
+    try:
+        return load_record(digest, store).predicate.source.package_digest == here
+    except InvalidInputError:
+        return False
