@@ -52,6 +52,7 @@ _HOST = frozenset({"cpu", "simulated-accelerator"})
 KERNEL_SET_UNITS: Mapping[str, frozenset[str]] = {
     "torch-cpu/1": _HOST,
     "torch-cpu-invariant/1": _HOST,
+    "native-cpu/1": _HOST,
     "triton/1": frozenset({"cuda-gpu"}),
 }
 """Kinds of compute units that a kernel set runs on; one that is not listed runs on any."""
