@@ -56,7 +56,7 @@ def choose(
         kernels.native.library.MissingNativeError: When the set is of C++, and that is not built.
     """
     if kernel_set == NATIVE_CPU:
-        library.require_built()
+        library.library()
     if kernel_set == TRITON and triton is not None:
         if importlib.util.find_spec("triton") is None:
             raise MissingTritonError(

@@ -58,7 +58,7 @@ int native_run(const char* isa, const Op* ops, int64_t count, char* scratch, int
   Run run = chosen(isa);
   if (run == nullptr) return 1;
   Call call = {run, ops, count, {scratch, rows, start}};
-  run_together(
+  run_with_helpers(
       threads,
       [](void* argument, Team& team) {
         const Call& call = *static_cast<Call*>(argument);

@@ -6,15 +6,12 @@ Knows no operation. Nothing is loaded before the first call.
 import ctypes
 import functools
 import hashlib
-from pathlib import Path
 
 import torch
 
 from kernels.native.calls import Op
+from kernels.native.sources import LIBRARY, built_digest, sources_digest
 
-FOLDER = Path(__file__).parent
-NAME = "_library.abi3.so"
-"""Beside this file, where the package's build puts it."""
 HOW_TO_BUILD = "install a C++17 compiler, then the package again (pip install -e .)"
 _OP_BYTES = ctypes.sizeof(Op)
 INSTRUCTION_SETS = ("avx512", "avx2", "portable")
@@ -25,14 +22,6 @@ class MissingNativeError(RuntimeError):
     """The native kernel set was asked for where it is not built."""
 
 
-def sources_digest() -> str:
-    """``sha256:`` digest over the C++ sources, by name."""
-    total = hashlib.sha256()
-    for path in sorted([*FOLDER.glob("*.h"), *FOLDER.glob("*.cpp")]):
-        total.update(f"{path.name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return f"sha256:{total.hexdigest()}"
-
-
 def library_digest() -> str:
     """``sha256:`` digest of the built library.
 
@@ -40,7 +29,7 @@ def library_digest() -> str:
         MissingNativeError: When it is not built.
     """
     require_built()
-    return f"sha256:{hashlib.sha256((FOLDER / NAME).read_bytes()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(LIBRARY.read_bytes()).hexdigest()}"
 
 
 @functools.cache
@@ -51,8 +40,7 @@ def library() -> ctypes.CDLL:
         MissingNativeError: When it is not built, or was built from other sources.
     """
     require_built()
-    loaded = ctypes.CDLL(str(FOLDER / NAME))
-    loaded.native_sources.restype = ctypes.c_char_p
+    loaded = ctypes.CDLL(str(LIBRARY))
     loaded.native_op_bytes.restype = ctypes.c_int64
     loaded.native_supports.argtypes = [ctypes.c_char_p]
     loaded.native_run.argtypes = [
@@ -64,7 +52,7 @@ def library() -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.c_int,
     ]
-    built, today = loaded.native_sources().decode(), sources_digest()
+    built, today = built_digest(), sources_digest()
     if built != today or loaded.native_op_bytes() != _OP_BYTES:
         raise MissingNativeError(
             f"the native kernels were built from other sources ({built}, today's are {today}); "
@@ -116,5 +104,5 @@ def run(
 
 def require_built() -> None:
     """Raise a MissingNativeError unless the library is there."""
-    if not (FOLDER / NAME).is_file():
+    if not LIBRARY.is_file():
         raise MissingNativeError(f"kernel set 'native-cpu/1' is not built here; {HOW_TO_BUILD}")

@@ -1,6 +1,5 @@
-// One operation as the caller describes it, and the team of threads that carries it out together.
+// One operation as the caller describes it.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
 enum Kind : int32_t {
@@ -39,44 +38,4 @@ struct Step {
   char* scratch;
   int64_t rows;
   int64_t start;  // position of the first row
-};
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-#endif
-}
-
-// Threads that run the same code side by side. Which of them takes a unit of work is left to
-// chance; a unit's result must not depend on it.
-class Team {
- public:
-  explicit Team(int size) : size_(size) {}
-  int size() const { return size_; }
-
-  // All arrive before one goes on.
-  void barrier();
-
-  // Every unit in [0, count) once, by one thread each; all are done when it returns.
-  template <class Work>
-  void each(int64_t count, Work work) {
-    if (size_ == 1) {
-      for (int64_t unit = 0; unit < count; unit++) work(unit);
-      return;
-    }
-    for (;;) {
-      int64_t unit = next_.fetch_add(1, std::memory_order_relaxed);
-      if (unit >= count) break;
-      work(unit);
-    }
-    barrier();
-  }
-
- private:
-  const int size_;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> round_{0};
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "numbers.h"
 #include "op.h"
+#include "team.h"
 
 namespace ISA {
 

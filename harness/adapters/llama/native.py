@@ -144,12 +144,23 @@ class NativeLayers:
             op = rms_norm.describe(x.offset, weight, normed.offset, x.size, eps, dtype)
             return add(op)
 
-        def project(x: Buffer, name: str, out: Buffer, *sums: Buffer) -> int:
-            added = [buffer.offset for buffer in sums] or [None, None]
+        def project(
+            x: Buffer,
+            name: str,
+            out: Buffer,
+            added: Buffer | None = None,
+            total: Buffer | None = None,
+        ) -> int:
             weight, bias = residents[prefix + name], residents.get(f"{prefix}{name}_bias")
             ordered = self._ordered.offset
             op = linear.describe(
-                x.offset, weight, bias, out.offset, ordered, residual=added[0], total=added[1]
+                x.offset,
+                weight,
+                bias,
+                out.offset,
+                ordered,
+                residual=None if added is None else added.offset,
+                total=None if total is None else total.offset,
             )
             return add(op)
 
