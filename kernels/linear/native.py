@@ -5,7 +5,7 @@ A row's bits depend on the weight and the row alone. See :mod:`kernels.native`.
 
 import torch
 
-from kernels.native.calls import TYPES, Flag, Kind, Op, Operand, operation, ordered_columns
+from kernels.native.calls import Flag, Kind, Op, Operand, operation, ordered_columns, type_of
 from kernels.native.library import run
 
 
@@ -45,7 +45,7 @@ def describe(
     return operation(
         Kind.LINEAR,
         weight.dtype,
-        weight=TYPES[weight.dtype],
+        weight=type_of(weight.dtype),
         flags=Flag.WIDENED_OUT if is_widened else Flag.NONE,
         sizes=(weight.shape[1], weight.shape[0], weight.shape[1] * weight.element_size()),
         operands=(x, weight, bias, out, residual, total, ordered),

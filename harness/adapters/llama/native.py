@@ -105,7 +105,8 @@ class NativeLayers:
             return torch.stack((self._k[index, start:end], self._v[index, start:end]))
 
         def of(buffer: Buffer) -> torch.Tensor:
-            return buffer.of(scratch, rows)
+            # A tap may keep what it is given, and the next layer writes here again.
+            return buffer.of(scratch, rows).clone()
 
         program.run(scratch, rows, start, mark.begin, mark.stored - 1)
         before = written()
