@@ -33,6 +33,7 @@ from harness.plan.records import Plan
 from harness.plan.request import layout_request
 from harness.run.child import run_child, say
 from harness.run.job import Job, read_job
+from harness.run.kernel_library import library_facts
 
 SEAL_FILE = "files.json"
 FILES = (
@@ -71,7 +72,7 @@ def cache_name(loaded: LoadedPlan, facts: Mapping[str, Fact]) -> str:
         loaded: The plan.
         facts: Of the environment that it is bound to.
     """
-    cpu = read_cpuinfo()
+    cpu, determinism = read_cpuinfo(), loaded.plan.determinism
     made = {
         # Of the chosen forms; no recipe names them, and older plans' recipes cannot change.
         "forms": dict(layout_request(loaded.plan).representations),
@@ -81,6 +82,7 @@ def cache_name(loaded: LoadedPlan, facts: Mapping[str, Fact]) -> str:
         "package": package_digest(),
         "triton": installed_version("triton"),
         "gpus": {name: fact for name, fact in facts.items() if name.startswith(GPU_FACTS)},
+        **library_facts(None if determinism is None else determinism.kernel_set),
     }
     recipe = recipe_digest(loaded.document)
     return f"{recipe[7:23]}-{sha256_digest(canonical_bytes(made))[7:23]}"

@@ -234,7 +234,8 @@ class Production:
         memories: Mapping[str, Memory],
     ) -> None:
         """Say under which conditions it ran, as read back from what ran."""
-        facts = machine_conditions(self.device.driver)
+        libraries = [executor.conditions().get("kernel_library") for executor in executors[:1]]
+        facts = machine_conditions(self.device.driver, *libraries)
         facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
             facts["device_class"] = device_class(executor, arenas, memories)

@@ -5,10 +5,12 @@ import importlib.util
 from harness.errors import NotEvaluableError
 from harness.plan.layout import (
     KERNEL_SET_DISTRIBUTIONS,
+    KERNEL_SET_LIBRARIES,
     KERNEL_SET_UNITS,
     AdapterLayout,
 )
 from harness.plan.records import RECORDED, Plan
+from harness.run.kernel_library import library_file
 
 
 def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
@@ -70,6 +72,14 @@ def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
             got="not installed",
             where="$.determinism.kernel_set",
             hint=f"install the project's extra {needed}",
+        )
+    if name in KERNEL_SET_LIBRARIES and library_file(name) is None:
+        raise NotEvaluableError(
+            f"kernel set {name} is not built here",
+            expected=f"the library {KERNEL_SET_LIBRARIES[name]}",
+            got="none",
+            where="$.determinism.kernel_set",
+            hint="install a C++17 compiler, then the package again (pip install -e .)",
         )
     if determinism.batch_invariant and not layout.kernel_sets[name]:
         raise NotEvaluableError(
