@@ -17,8 +17,8 @@ def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
     """Refuse a plan that is valid and cannot be run here.
 
     Raises:
-        NotEvaluableError: When its range has no embeddings, its kernel set is not built, or the set
-            lacks what is asked of it.
+        NotEvaluableError: When its range has no embeddings, its stages are to run on a GPU, its
+            kernel set is not built, or the set lacks what is asked of it.
     """
     spec = plan.adapter_data.spec
     if not spec.owns_embeddings:
@@ -28,6 +28,15 @@ def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
             got=f"layers [{spec.start_layer}, {spec.end_layer}), which take another range's output",
             where="$.adapter_data.spec.owns_embeddings",
             hint="such a plan can be derived, checked and shown",
+        )
+    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    if plan.stages is not None and "cuda-gpu" in kinds:
+        raise NotEvaluableError(
+            "stages are run on the host only",
+            expected="cpu or simulated-accelerator",
+            got=", ".join(sorted(kinds)),
+            where="$.resources.nodes",
+            hint="derive the plan for the simulated device, or without stages",
         )
     _require_kernel_set(plan, layout)
 

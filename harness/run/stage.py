@@ -7,6 +7,7 @@ digests and judges nothing. Started by :mod:`harness.run.chain`, or by hand on e
 """
 
 import argparse
+import os
 import socket
 import sys
 from dataclasses import asdict, replace
@@ -26,6 +27,7 @@ from harness.run.place import greeting_of, plane_form
 from harness.run.stage_job import (
     REPORT_FILE,
     StageJob,
+    placed,
     read_stage_job,
     stage_ranges,
 )
@@ -163,8 +165,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="run one stage of a chain, once")
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--listen-fd", type=int, help="a listening socket, for the first stage")
+    parser.add_argument(
+        "--stage-from",
+        metavar="NAME",
+        help="environment variable with the stage's number, such as RANK or SLURM_PROCID; "
+        "the report then goes into a folder of that number",
+    )
+    parser.add_argument("--own-host", help="this machine's address, instead of the job's")
     args = parser.parse_args()
-    job = read_stage_job(args.job)
+    job = placed(read_stage_job(args.job), args.stage_from, args.own_host, os.environ)
     if (args.listen_fd is not None) and job.stage != 0:
         raise InvalidInputError("only the first stage listens", got=f"stage {job.stage}")
     listener = None if args.listen_fd is None else socket.socket(fileno=args.listen_fd)

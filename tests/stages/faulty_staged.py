@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,18 +76,19 @@ def second_leader() -> None:
 
 def bent_plane() -> None:
     """One bit of a plane changes on its way, in a decode step."""
-    original = Transport.send
+    original = Transport.post
     sent = []
 
-    def send(self: Transport, tensor: torch.Tensor, to: int, what: str, **more: Any) -> None:
-        if what == "the plane of decode step 1" and tensor.is_floating_point():
+    def post(self: Transport, tensors: Sequence[torch.Tensor], to: int, what: str) -> None:
+        header, rows = tensors
+        if what == "the plane of decode step 1":
             sent.append(what)
             if len(sent) == 1:
-                tensor = tensor.clone()
-                tensor.view(torch.uint8).view(-1)[0] ^= 1
-        original(self, tensor, to, what, **more)
+                rows = rows.clone()
+                rows.view(torch.uint8).view(-1)[0] ^= 1
+        original(self, [header, rows], to, what)
 
-    Transport.send = send  # type: ignore[method-assign]
+    Transport.post = post  # type: ignore[method-assign]
 
 
 def other_token() -> None:
