@@ -15,7 +15,7 @@ from harness.laboratory.recheck import recheck_studies
 from harness.plan.load import LoadedPlan, load_plan
 from harness.reconcile.judge import answer, exit_code, judge, read_published_result, store_verdict
 from harness.reconcile.published import audit_published
-from harness.reconcile.report import print_lines, published_lines, verdict_lines, verify_lines
+from harness.reconcile.report import Line, print_lines, published_lines, verdict_lines, verify_lines
 from harness.reconcile.verify import verify as verify_evidence
 
 
@@ -55,8 +55,10 @@ def verify(options: Namespace) -> int:
     """Check every file of a store, audit every record again, and analyse every study again."""
     keys = None if options.keys is None else allowed_keys(options.keys)
     report = verify_evidence(options.store, options.plans, layout_for=layout_for, keys=keys)
-    problems = [*report.problems, *recheck_studies(Store(options.store))]
+    store = Store(options.store)
+    problems = [*report.problems, *recheck_studies(store)]
     report = replace(report, problems=tuple(sorted(problems)))
+    num_studies = len(store.digests("studies"))
     if options.json:
         print_json(
             {
@@ -64,11 +66,16 @@ def verify(options: Namespace) -> int:
                 "records": [asdict(entry) for entry in report.records],
                 "log": None if report.log is None else asdict(report.log),
                 "num_keys": report.num_keys,
+                "num_studies": num_studies,
                 "exit_code": int(report.exit_code),
             }
         )
     else:
         print_lines(verify_lines(report), _console())
+        if num_studies:
+            print_lines(
+                [Line(text=f"studies computed again from their tables: {num_studies}")], _console()
+            )
     return int(report.exit_code)
 
 
