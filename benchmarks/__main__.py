@@ -29,7 +29,7 @@ number hides how far it can be trusted. What could not be measured is listed wit
 what the machine could do at most stands in the same table. Weights, prompt and number of threads
 are the same for all, and the tokens that each of them chose are compared one by one."""
 KERNEL_SETS = ("native-cpu/1+invariant", "torch-cpu/1", "torch-cpu-invariant/1+invariant")
-LOAD_S, GENERATE_S = 400, 120
+LOAD_S, GENERATE_S = 600, 120
 Say = Callable[[str], None]
 
 
