@@ -86,6 +86,8 @@ COMMANDS = (
     "evidence promote",
     "evidence diff",
     "evidence merge",
+    "evidence push",
+    "evidence pull",
     "evidence sign",
     "evidence keygen",
     "evidence log update",
@@ -93,7 +95,10 @@ COMMANDS = (
     "evidence log check",
     "evidence log prove",
     "evidence log verify-proof",
+    "evidence log consistency",
+    "evidence log verify-consistency",
     "doctor",
+    "completion",
 )
 
 
@@ -115,11 +120,13 @@ def test_every_handler_exists() -> None:
     one |= {"evidence show", "evidence promote", "evidence merge", "evidence sign"}
     one |= {"evidence report"}
     one |= {"evidence log prove", "evidence log verify-proof"}
-    filler |= {"evidence keygen": 2}
+    filler |= {"evidence keygen": 2, "evidence push": 2, "evidence pull": 2}
+    filler |= {"evidence log consistency": 2, "evidence log verify-consistency": 3}
     options = {"evidence sign": ["--key", "x"], "evidence report": ["--out", "x"]}
     options |= {f"evidence log {name}": ["--checkpoint", "x"] for name in ("check", "verify-proof")}
     for command in COMMANDS:
         arguments = ["x"] * filler.get(command, int(command in one)) + options.get(command, [])
+        arguments += ["bash"] if command == "completion" else []
         module, _, name = parse_arguments([*command.split(), *arguments]).handler.partition(":")
         assert callable(getattr(__import__(module, fromlist=[name]), name)), command
 

@@ -52,6 +52,10 @@ def build_parser() -> Parser:
     _evidence(commands)
     doctor = _command(commands, "doctor", "harness.cli.machine:doctor", "what this machine can run")
     doctor.add_argument("--cache", type=Path, help="folder for fetched checkpoints")
+    completion = _command(
+        commands, "completion", "harness.cli.completion:completion", "print a shell's completion"
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
 
 
