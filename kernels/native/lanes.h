@@ -42,6 +42,12 @@ inline F e4m3(const uint8_t* p) {
   words = _mm256_srai_epi16(_mm256_slli_epi16(words, 8), 1);
   return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(short(0xbf80))));
 }
+// 16 E4M3 scales; a NaN code, which is read as 480 above, is NaN.
+inline F scales_of(const uint8_t* p) {
+  const F part = e4m3(p);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(_mm512_abs_ps(part), all(1.875f), _CMP_EQ_OQ);
+  return _mm512_mask_blend_ps(is_nan, mul(part, all(256.f)), all(NAN));
+}
 inline float sum(F x) {
   alignas(64) float v[16];
   store(v, x);
@@ -109,6 +115,12 @@ inline F e4m3(const uint8_t* p) {
   __m128i words = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   words = _mm_srai_epi16(_mm_slli_epi16(words, 8), 1);
   return _mm256_cvtph_ps(_mm_and_si128(words, _mm_set1_epi16(short(0xbf80))));
+}
+// 8 E4M3 scales; a NaN code, which is read as 480 above, is NaN.
+inline F scales_of(const uint8_t* p) {
+  const F part = e4m3(p);
+  const F is_nan = _mm256_cmp_ps(_mm256_andnot_ps(all(-0.f), part), all(1.875f), _CMP_EQ_OQ);
+  return _mm256_or_ps(mul(part, all(256.f)), is_nan);
 }
 inline float sum(F x) {
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -197,6 +209,12 @@ inline F e4m3(const uint8_t* p) {
     float x = e ? std::ldexp(float(8 + m), e - 18) : std::ldexp(float(m), -17);
     r.v[i] = p[i] & 0x80 ? -x : x;
   }
+  return r;
+}
+inline F scales_of(const uint8_t* p) {
+  F r = mul(e4m3(p), all(256.f));
+  for (int i = 0; i < kLanes; i++)
+    if ((p[i] & 0x7f) == 0x7f) r.v[i] = NAN;
   return r;
 }
 inline float sum(F x) {

@@ -42,14 +42,6 @@ inline float half_of(uint16_t bits) {
   return bits & 0x8000 ? -x : x;
 }
 
-// E4M3 scale; a NaN code is NaN.
-inline float scale_of(uint8_t code) {
-  uint32_t magnitude = code & 0x7f;
-  float x = float_of(magnitude << 20) * float_of(uint32_t(127 + 120) << 23);
-  x = magnitude == 0x7f ? NAN : x;
-  return code & 0x80 ? -x : x;
-}
-
 // Within 2 units in the last place; the polynomial is that of Cephes' expf.
 inline float exponential(float x) {
   x = x < -104.f ? -104.f : x;

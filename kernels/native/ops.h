@@ -64,38 +64,43 @@ void linear(const Op& op, const Step& step, Team& team) {
   float* ordered = operand<float>(op, step, 6);
   const void* scales = operand<void>(op, step, 8);
   const int64_t padded = padded_columns(op.weight, columns);
-  const float bias_of_type = op.weight == kE4M3 ? 256.f : 1.f;
+  const float unit_value = op.weight == kE4M3 ? 256.f : 1.f;  // E4M3 is read as 2^-8 of itself
 
   team.each(rows, [&](int64_t r) {
     put_in_order(op.weight, x + r * columns, columns, ordered + r * padded);
   });
-  const int64_t wanted = (rows <= kTileRows ? 16 << 10 : 128 << 10) / op.size[2] / 12 * 12;
+  const int64_t wanted = (rows <= kTileRows ? 32 << 10 : 128 << 10) / op.size[2] / 12 * 12;
   const int64_t chunk = wanted < 12 ? 12 : wanted > kMostOutputs ? kMostOutputs : wanted;
   team.each((outputs + chunk - 1) / chunk, [&](int64_t unit) {
     const int64_t begin = unit * chunk, end = begin + chunk < outputs ? begin + chunk : outputs;
+    const int64_t count = end - begin;
     float sums[kTileRows * kMostOutputs];
     for (int64_t first = 0; first < rows; first += kTileRows) {
       const int64_t some = rows - first < kTileRows ? rows - first : kTileRows;
       const float* x_rows[kTileRows];
       for (int64_t r = 0; r < some; r++) x_rows[r] = ordered + (first + r) * padded;
       product(x_rows, some, weight, begin, end, sums, kMostOutputs);
-      for (int64_t r = 0; r < some; r++)
-        for (int64_t o = begin; o < end; o++) {
-          float value = sums[r * kMostOutputs + o - begin];
-          if (scales)
-            value *= row_scale(scales, op.flags & kOneScale ? 0 : o, op.flags) * bias_of_type;
-          if (bias) value += widened(bias[o]);
-          const int64_t at = (first + r) * outputs + o;
-          if (op.flags & kFloatOut) {
-            static_cast<float*>(out)[at] = value;
-          } else if (op.flags & kWidenedOut) {
-            static_cast<float*>(out)[at] = widened(rounded<A>(value));
-          } else {
-            const A near = rounded<A>(value);
-            static_cast<A*>(out)[at] = near;
-            if (residual) sum[at] = rounded<A>(widened(residual[at]) + widened(near));
-          }
+      for (int64_t r = 0; r < some; r++) {
+        float* row = sums + r * kMostOutputs;
+        const int64_t at = (first + r) * outputs + begin;
+        if (scales)
+          for (int64_t i = 0; i < count; i++)
+            row[i] *= row_scale(scales, op.flags & kOneScale ? 0 : begin + i, op.flags) * unit_value;
+        if (bias)
+          for (int64_t i = 0; i < count; i++) row[i] += widened(bias[begin + i]);
+        if (op.flags & (kFloatOut | kWidenedOut)) {
+          float* to = static_cast<float*>(out) + at;
+          const bool is_rounded = op.flags & kWidenedOut;
+          for (int64_t i = 0; i < count; i++)
+            to[i] = is_rounded ? widened(rounded<A>(row[i])) : row[i];
+        } else {
+          A* to = static_cast<A*>(out) + at;
+          for (int64_t i = 0; i < count; i++) to[i] = rounded<A>(row[i]);
+          if (residual)
+            for (int64_t i = 0; i < count; i++)
+              sum[at + i] = rounded<A>(widened(residual[at + i]) + widened(to[i]));
         }
+      }
     }
   });
 }

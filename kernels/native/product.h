@@ -11,13 +11,13 @@
 namespace ISA {
 
 constexpr int kTileRows = 4;
-// Weight rows side by side: as many as the registers of an instruction set hold sums for.
+// Weight rows side by side: for many rows as many as registers hold sums for; for one row as few as
+// keep up with memory.
 #if defined(ISA_AVX2) || defined(ISA_AVX512)
-constexpr int kSome = 4, kFew = 3;
+constexpr int kForOne = 2, kForTwo = 4, kForMore = 3;
 #else
-constexpr int kSome = 1, kFew = 1;
+constexpr int kForOne = 1, kForTwo = 1, kForMore = 1;
 #endif
-constexpr int64_t kAhead = 4096;  // bytes that are asked for before they are read
 
 struct Weight {
   int type;
@@ -48,15 +48,19 @@ inline int64_t place(int type, int64_t column) {
   return column;
 }
 
+inline void put_group(const uint16_t* x, float* out) {
+  store(out, even(x));
+  store(out + kLanes, odd(x));
+}
+inline void put_group(const float* x, float* out) {
+  for (int i = 0; i < kLanes; i++) out[i] = x[2 * i], out[kLanes + i] = x[2 * i + 1];
+}
+
 template <class A>
 void put_in_order(int type, const A* x, int64_t columns, float* out) {
   int64_t c = 0;
   if (type == kBFloat16) {
-    for (; c + 2 * kLanes <= columns; c += 2 * kLanes)
-      for (int i = 0; i < kLanes; i++) {
-        out[c + i] = widened(x[c + 2 * i]);
-        out[c + kLanes + i] = widened(x[c + 2 * i + 1]);
-      }
+    for (; c + 2 * kLanes <= columns; c += 2 * kLanes) put_group(x + c, out + c);
   } else if (type != kNvFp4) {
     for (; c < columns; c++) out[c] = widened(x[c]);
   }
@@ -114,16 +118,19 @@ void tile(const float* const* x, const typename C::T* w, int64_t stride, int64_t
 #pragma GCC unroll 8
     for (int o = 0; o < O; o++) sums[r][o] = zero();
   int64_t c = 0;
-  for (; c + group <= columns; c += group) {
-    if (R == 1) {
-      // The weight is read once, from memory: ask for what this thread reads next.
+  if (R == 1) {
+    // The weight is read once, from memory. Asked for in the order of addresses, the rows that come
+    // next arrive as fast as memory gives them; in the order of use, at two thirds of that.
+    constexpr int64_t line = 64 / int64_t(sizeof(T));
+    const char* next = reinterpret_cast<const char*>(w + O * stride);
+    for (; c + line <= columns; c += line) {
 #pragma GCC unroll 8
-      for (int o = 0; o < O; o++)
-        if ((c * sizeof(T)) % 64 == 0)
-          __builtin_prefetch(reinterpret_cast<const char*>(w + o * stride + c) + kAhead, 0, 3);
+      for (int o = 0; o < O; o++, next += 64) __builtin_prefetch(next, 0, 3);
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < line; i += group) add_group<C, R, O>(x, c + i, w + c + i, stride, sums);
     }
-    add_group<C, R, O>(x, c, w + c, stride, sums);
   }
+  for (; c + group <= columns; c += group) add_group<C, R, O>(x, c, w + c, stride, sums);
   if (c < columns) {
     T rest[O * group] = {};
     for (int o = 0; o < O; o++)
@@ -169,24 +176,33 @@ inline void add_blocks(const float* const* x, int64_t at, const uint8_t* codes, 
 template <int R>
 void packed_rows(const float* const* x, const Weight& weight, int64_t begin, int64_t end, float* out,
                  int64_t out_stride) {
-  constexpr int64_t group = 8 * kLanes, blocks = group / 16;
+  constexpr int64_t group = 8 * kLanes, piece = 32 * group;
+  const int64_t columns = weight.columns;
+  float factors[piece / 16];
   for (int64_t o = begin; o < end; o++) {
     const uint8_t* codes = reinterpret_cast<const uint8_t*>(weight.data) + o * weight.row_bytes;
-    const uint8_t* scales = weight.block_scales + o * (weight.columns / 16);
+    const uint8_t* scales = weight.block_scales + o * (columns / 16);
     F sums[R][2];
     for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = zero();
-    int64_t c = 0;
-    for (; c < weight.columns; c += group) {
-      uint8_t rest[group / 2] = {};
-      float factors[blocks] = {};
-      int64_t left = weight.columns - c < group ? weight.columns - c : group;
-      if (left == group) {
-        for (int b = 0; b < blocks; b++) factors[b] = scale_of(scales[c / 16 + b]);
-        add_blocks<R>(x, c, codes + c / 2, factors, sums);
-      } else {
-        for (int b = 0; b < left / 16; b++) factors[b] = scale_of(scales[c / 16 + b]);
-        std::memcpy(rest, codes + c / 2, left / 2);
-        add_blocks<R>(x, c, rest, factors, sums);
+    for (int64_t first = 0; first < columns; first += piece) {
+      const int64_t left = columns - first < piece ? columns - first : piece;
+      int64_t b = 0;
+      for (; b + kLanes <= left / 16; b += kLanes) store(factors + b, scales_of(scales + first / 16 + b));
+      if (b < left / 16) {
+        uint8_t rest[kLanes] = {};
+        std::memcpy(rest, scales + first / 16 + b, left / 16 - b);
+        store(factors + b, scales_of(rest));
+      }
+      int64_t c = 0;
+      for (; c + group <= left; c += group) {
+        if (R == 1) __builtin_prefetch(codes + (first + c) / 2 + weight.row_bytes, 0, 3);
+        add_blocks<R>(x, first + c, codes + (first + c) / 2, factors + c / 16, sums);
+      }
+      if (c < left) {
+        uint8_t rest[group / 2] = {};
+        std::memcpy(rest, codes + (first + c) / 2, (left - c) / 2);
+        for (b = left / 16; b < (c + group) / 16; b++) factors[b] = 0;
+        add_blocks<R>(x, first + c, rest, factors + c / 16, sums);
       }
     }
     for (int r = 0; r < R; r++) out[r * out_stride + o - begin] = sum(add(sums[r][0], sums[r][1]));
@@ -199,7 +215,7 @@ inline void some_rows(const float* const* x, const Weight& weight, int64_t begin
   switch (weight.type) {
     case kFloat32: return rows_of_weight<Float32Columns, R, O>(x, weight, begin, end, out, out_stride);
     case kBFloat16: return rows_of_weight<BFloat16Columns, R, O>(x, weight, begin, end, out, out_stride);
-    case kE4M3: return rows_of_weight<E4M3Columns, R, O>(x, weight, begin, end, out, out_stride);
+    case kE4M3: return rows_of_weight<E4M3Columns, R, R == 1 ? kForTwo : O>(x, weight, begin, end, out, out_stride);
     case kNvFp4: return packed_rows<R>(x, weight, begin, end, out, out_stride);
   }
 }
@@ -211,10 +227,10 @@ inline void some_rows(const float* const* x, const Weight& weight, int64_t begin
 [[gnu::noinline]] inline void product(const float* const* x, int64_t rows, const Weight& weight, int64_t begin,
                     int64_t end, float* out, int64_t out_stride) {
   switch (rows) {
-    case 1: return some_rows<1, kSome>(x, weight, begin, end, out, out_stride);
-    case 2: return some_rows<2, kSome>(x, weight, begin, end, out, out_stride);
-    case 3: return some_rows<3, kFew>(x, weight, begin, end, out, out_stride);
-    case 4: return some_rows<4, kFew>(x, weight, begin, end, out, out_stride);
+    case 1: return some_rows<1, kForOne>(x, weight, begin, end, out, out_stride);
+    case 2: return some_rows<2, kForTwo>(x, weight, begin, end, out, out_stride);
+    case 3: return some_rows<3, kForMore>(x, weight, begin, end, out, out_stride);
+    case 4: return some_rows<4, kForMore>(x, weight, begin, end, out, out_stride);
   }
 }
 
