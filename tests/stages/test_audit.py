@@ -11,6 +11,8 @@ from harness.adapters.families import layout_for
 from harness.evidence.declared import TABLES
 from harness.evidence.record import LoadedRecord, Rows
 from harness.evidence.verify import verify_store
+from harness.laboratory.replay import recompute_replay
+from harness.laboratory.writing import draft
 from harness.plan.checks import STAGE_CHECKS
 from harness.plan.records import CheckLimit, Checks
 from harness.reconcile.judge import judge
@@ -192,3 +194,20 @@ def test_records_without_stages_name_none(passed: Any) -> None:
     places = [(t["name"], t["realization"], t.get("stage")) for t in tables]
     keys = [tuple(-1 if part is None else part for part in place) for place in places]
     assert all(one < two for one, two in pairwise(keys))
+
+
+def test_a_replay_compares_every_stage(passed: Any) -> None:
+    record = passed.record
+    study = draft(
+        kind="replay",
+        experiment="staged",
+        parameters={},
+        records=(record.digest, record.digest),
+        command=(),
+        started_at=record.predicate.started_at,
+    )
+    rows, findings = recompute_replay(record.store, study)
+    assert findings["counts"]["not_reproduced"] == 0
+    planes = [row for row in rows if (row["table"], row["column"]) == ("steps", "plane_digest")]
+    assert len({row["place"] for row in planes}) == len(planes) == 2 * (2 + 3 * 4)
+    assert {row["place"].split()[0] for row in planes} == {"stage=0", "stage=1"}
