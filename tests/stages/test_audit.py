@@ -177,6 +177,22 @@ def test_a_table_that_two_stages_hold_must_be_one(
     assert all(d.path.startswith("tables/tensors/r0/s1") for d in verdict.differences)
 
 
+def test_a_stage_that_read_or_holds_another_stages_part_fails(passed: Any) -> None:
+    """Tables of both stages change places: nothing is missing, and each is the wrong one's."""
+    for name, check in (
+        ("fetches", "integrity.source"),
+        ("materializations", "realization.materializations"),
+        ("authorities", "realization.authorities"),
+        ("executions", "realization.executions"),
+        ("tensors", "tensors.expected"),
+        ("states", "state.selfproof"),
+        ("steps", "steps.complete"),
+    ):
+        rows = [passed.record.rows(name, 0, number) for number in (1, 0)]
+        held: dict[Place, Rows] = {(name, 0, number): rows[number] for number in (0, 1)}
+        assert check in failing(judged(passed, with_rows(passed.record, held), whole=True)), name
+
+
 def test_without_a_layout_what_stages_share_is_not_evaluated(passed: Any) -> None:
     verdict = judge(passed.plan, passed.record)
     assert verdict.status == "not_evaluated"
