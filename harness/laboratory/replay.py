@@ -126,8 +126,10 @@ def _fault_of(record: LoadedRecord) -> str | None:
 
 
 def _tables(record: LoadedRecord) -> Tables:
-    return {
-        (table.name, table.realization): record.store.read_table_rows(table)
-        for table in record.predicate.tables
-        if compared_columns(table.name)
-    }
+    found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for table in record.predicate.tables:
+        if compared_columns(table.name):
+            own = {} if table.stage is None else {"stage": table.stage}
+            rows = found.setdefault((table.name, table.realization), [])
+            rows += [row | own for row in record.store.read_table_rows(table)]
+    return found
