@@ -107,7 +107,7 @@ def localize(
         experiment=base.experiment,
         parameters={
             "arming": arming.document(),
-            "boundaries_version": _boundaries_version(cases),
+            "boundaries_version": boundaries_version(cases),
             "planted_fault": base.planted_fault,
             "campaign": campaign,
             "cases": [described(*pair) for pair in zip(observed, listed, strict=True)],
@@ -229,7 +229,8 @@ def described(observed: Observed, record: int | None) -> dict[str, Any]:
     }
 
 
-def _boundaries_version(cases: Sequence[FrozenCase]) -> str:
+def boundaries_version(cases: Sequence[FrozenCase]) -> str:
+    """Version of the boundary list of cases, which are of one family."""
     return layout_for(cases[0].plan.plan.adapter_data.family or "").boundaries_version
 
 
