@@ -1,6 +1,7 @@
 """The laboratory's commands from end to end, over runs that no process makes."""
 
 import functools
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -175,7 +176,7 @@ def test_intervene_names_the_cause_with_both_counts(fake: FakeRuns, run: Run, st
     assert "the treatment of race changes nothing" in recheck(
         store, with_parameters(study, cases=borrowed)
     )
-    renamed = [{**case, "arm": other["arm"]} for case, other in zip(cases, cases[1:], strict=False)]
+    renamed = [{**one, "arm": two["arm"]} for one, two in itertools.pairwise(cases)]
     assert "its runs are not in the counterbalanced order" in recheck(
         store, with_parameters(study, cases=[*renamed, cases[-1]])
     )
