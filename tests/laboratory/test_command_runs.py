@@ -25,6 +25,7 @@ from harness.experiment import ExperimentConfig, compose_experiment
 from harness.laboratory.recheck import recheck, recheck_studies
 from harness.laboratory.replay import replay
 from harness.plan.load import load_plan
+from harness.run.request import RunRequest
 
 Run = Callable[..., tuple[int, Any]]
 FEW = "--layers 0 --steps 0"
@@ -119,6 +120,31 @@ def test_a_killed_process_stays_in_the_ledger(fake: FakeRuns, run: Run, store: S
     assert rows[-1]["message"] == "out of memory"
     fake.killed = {0, 1}
     assert run(f"localize experiment=tiny_llama {FEW}")[0] == 3
+    assert recheck_studies(store) == []
+
+
+def test_an_interrupt_leaves_a_study_of_what_had_run(
+    fake: FakeRuns, run: Run, store: Store
+) -> None:
+    def interrupt(request: RunRequest) -> bool:
+        if len(fake.requests) == 2:
+            raise KeyboardInterrupt
+        return False
+
+    fake.varies = interrupt
+    code, answer = run(f"localize experiment=tiny_llama {FEW} --num-threads 2,2,2")
+    assert (code, answer["findings"]["status"]) == (3, "not_evaluated")
+    assert [each["state"] for each in answer["findings"]["cases"]] == [
+        "stable",
+        "not_evaluated",
+        "not_evaluated",
+    ]
+    cases = study_of(store, answer).parameters["cases"]
+    assert [case["problem"] for case in cases] == [
+        None,
+        "interrupted while it ran",
+        "not begun after an interrupt",
+    ]
     assert recheck_studies(store) == []
 
 
