@@ -14,9 +14,10 @@ from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.laboratory.campaign import recheck_campaign, recheck_campaign_run
+from harness.laboratory.claims import case_problems, fault_of
 from harness.laboratory.compare import TABLES, recompute
 from harness.laboratory.intervene import arms_of
-from harness.laboratory.intervention import arms_in_order, intervention_findings
+from harness.laboratory.intervention import CONTROL, arms_in_order, intervention_findings
 from harness.laboratory.localization import case_finding, case_matrix, findings
 from harness.laboratory.matrix import matrix_rows
 from harness.laboratory.record_states import recheck_state
@@ -108,6 +109,7 @@ def _localization(store: Store, study: StudyPredicate) -> list[str]:
         for name, rows in expected.items():
             if study_rows(store, study, number, name) != rows:
                 problems.append(f"table {name} of case {number} is not what its trials give")
+        problems += case_problems(store, study, number, case)
         found.append(case_finding(case))
     if plain(findings(found)) != study.findings:
         problems.append(_difference(study.findings, plain(findings(found))))
@@ -154,7 +156,33 @@ def _intervention(store: Store, study: StudyPredicate) -> list[str]:
     if arms != arms_in_order(names, study.parameters["num_pairs"])[: len(arms)]:
         problems.append("its runs are not in the counterbalanced order")
     rows = [case_tables(store, study, number) for number in range(len(arms))]
+    for number, case in enumerate(rows):
+        problems += case_problems(store, study, number, case)
+    problems += _arm_problems(store, study)
     return problems + _otherwise(store, study, {}, intervention_findings(names, arms, rows))
+
+
+def _arm_problems(store: Store, study: StudyPredicate) -> list[str]:
+    """Where the runs of one arm are not runs of one plan, or an arm changes nothing."""
+    ran: dict[tuple[str, str], set[tuple[str, str | None]]] = {}
+    for case in study.parameters["cases"]:
+        if case["record"] is not None:
+            fault = fault_of(load_record(study.records[case["record"]], store))
+            ran.setdefault((case["factor"], case["arm"]), set()).add((case["plan_digest"], fault))
+    problems = [
+        f"the {arm} of {factor} is of several plans or faults"
+        for (factor, arm), settings in ran.items()
+        if len(settings) > 1
+    ]
+    controls = {one for (_, arm), settings in ran.items() if arm == CONTROL for one in settings}
+    if len(controls) > 1:
+        problems.append("its controls are not of one plan and fault")
+    problems += [
+        f"the treatment of {factor} changes nothing"
+        for (factor, arm), settings in ran.items()
+        if arm != CONTROL and settings <= controls
+    ]
+    return problems
 
 
 def _comparison(store: Store, study: StudyPredicate) -> list[str]:

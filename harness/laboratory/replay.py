@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.canonical import write_durable
 from harness.errors import EvidenceError
-from harness.evidence.predicates import PLANTED_FAULT
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate
+from harness.laboratory.claims import fault_of
 from harness.laboratory.faults.catalogue import planted
 from harness.laboratory.replaying import (
     Tables,
@@ -66,7 +66,7 @@ def replay(
             plan_path=path,
             plan_digest=record.predicate.plan.digest,
             store=store.root,
-            **planted(_fault_of(record), plan.adapter_data.family),
+            **planted(fault_of(record), plan.adapter_data.family),
         )
         completed = run(request, progress)
     study = draft(
@@ -119,10 +119,6 @@ def write_plan(record: LoadedRecord, folder: Path) -> Path:
         write_durable(manifest_path(folder, checkpoint.manifest), manifest)
     write_durable(path, data)
     return path
-
-
-def _fault_of(record: LoadedRecord) -> str | None:
-    return next((c.detail for c in record.predicate.claims if c.name == PLANTED_FAULT), None)
 
 
 def _tables(record: LoadedRecord) -> Tables:
