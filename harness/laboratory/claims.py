@@ -59,10 +59,26 @@ def case_problems(
         for name, value in said.items()
         if name in found and value != found[name]
     ]
-    verdicts = {verdict.predicate.status for verdict in verdicts_of(store, record.digest)}
-    if verdicts and case["audit"] not in verdicts:
-        problems.append(f"says the audit of case {number} {case['audit']}, no verdict does")
+    problems += _audit_problems(store, record, case["audit"], f"case {number}")
     return problems + _boundary_problems(study, number, plan, observed)
+
+
+def replay_problems(store: Store, study: StudyPredicate) -> list[str]:
+    """What a replay says otherwise than its two records do."""
+    recorded, got = (load_record(digest, store) for digest in study.records)
+    problems = []
+    if study.experiment != recorded.predicate.experiment:
+        problems.append(f"is of {study.experiment!r}, its record of another experiment")
+    if fault_of(recorded) != fault_of(got):
+        problems.append("its records are of different planted faults")
+    return problems + _audit_problems(store, got, study.parameters["audit"], "the replay")
+
+
+def _audit_problems(store: Store, record: LoadedRecord, said: object, what: str) -> list[str]:
+    verdicts = {verdict.predicate.status for verdict in verdicts_of(store, record.digest)}
+    if verdicts and said not in verdicts:
+        return [f"says the audit of {what} is {said!r}, no verdict does"]
+    return []
 
 
 def fault_of(record: LoadedRecord) -> str | None:

@@ -14,7 +14,7 @@ from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.laboratory.campaign import recheck_campaign, recheck_campaign_run
-from harness.laboratory.claims import case_problems, fault_of
+from harness.laboratory.claims import case_problems, fault_of, replay_problems
 from harness.laboratory.compare import TABLES, recompute
 from harness.laboratory.intervene import arms_of
 from harness.laboratory.intervention import CONTROL, arms_in_order, intervention_findings
@@ -193,7 +193,8 @@ def _comparison(store: Store, study: StudyPredicate) -> list[str]:
 
 def _replay(store: Store, study: StudyPredicate) -> list[str]:
     rows, found = recompute_replay(store, study)
-    return _otherwise(store, study, {TABLE: rows}, found)
+    problems = replay_problems(store, study)
+    return problems + _otherwise(store, study, {TABLE: rows}, found)
 
 
 def _otherwise(
