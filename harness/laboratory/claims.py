@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.adapters.families import layout_for
+from harness.errors import EvidenceError
 from harness.evidence.predicates import PLANTED_FAULT
 from harness.evidence.record import LoadedRecord, load_record, verdicts_of
 from harness.evidence.store import Store
@@ -21,6 +22,7 @@ from harness.realize.arming import Arming, parse_arming
 from harness.realize.schedule import schedule_of
 
 Place = tuple[str, int, int, str]
+MAX_LAYERS = 1000
 
 
 def case_problems(
@@ -41,13 +43,11 @@ def case_problems(
     plan = parse_plan(record.plan_bytes(), where=record.digest).plan
     said = {
         "experiment": study.experiment,
-        "num_realizations": case["num_realizations"],
         "problem": case["problem"],
         **{f"point {axis}": value for axis, value in case["point"].items()},
     }
     found = {
         "experiment": record.predicate.experiment,
-        "num_realizations": observed.num_realizations,
         "problem": None,
         **{f"point {axis}": value for axis, value in _axes(plan).items()},
     }
@@ -59,10 +59,26 @@ def case_problems(
         for name, value in said.items()
         if name in found and value != found[name]
     ]
-    verdicts = {verdict.predicate.status for verdict in verdicts_of(store, record.digest)}
-    if verdicts and case["audit"] not in verdicts:
-        problems.append(f"says the audit of case {number} {case['audit']}, no verdict does")
+    problems += _audit_problems(store, record, case["audit"], f"case {number}")
     return problems + _boundary_problems(study, number, plan, observed)
+
+
+def replay_problems(store: Store, study: StudyPredicate) -> list[str]:
+    """What a replay says otherwise than its two records do."""
+    recorded, got = (load_record(digest, store) for digest in study.records)
+    problems = []
+    if study.experiment != recorded.predicate.experiment:
+        problems.append(f"is of {study.experiment!r}, its record of another experiment")
+    if fault_of(recorded) != fault_of(got):
+        problems.append("its records are of different planted faults")
+    return problems + _audit_problems(store, got, study.parameters["audit"], "the replay")
+
+
+def _audit_problems(store: Store, record: LoadedRecord, said: object, what: str) -> list[str]:
+    verdicts = {verdict.predicate.status for verdict in verdicts_of(store, record.digest)}
+    if verdicts and said not in verdicts:
+        return [f"says the audit of {what} is {said!r}, no verdict does"]
+    return []
 
 
 def fault_of(record: LoadedRecord) -> str | None:
@@ -84,6 +100,7 @@ def _axes(plan: Plan) -> dict[str, int]:
 def _boundary_problems(
     study: StudyPredicate, number: int, plan: Plan, observed: CaseTables
 ) -> list[str]:
+    _require_bounded(plan, observed)
     arming = parse_arming(study.parameters["arming"])
     layout = layout_for(plan.adapter_data.family or "")
     problems = []
@@ -101,6 +118,23 @@ def _boundary_problems(
                 f"process {realization} of case {number} has other boundaries than were armed"
             )
     return problems
+
+
+def _require_bounded(plan: Plan, observed: CaseTables) -> None:
+    """Refuse a plan that asks for more than any run of it could have left.
+
+    Raises:
+        EvidenceError: Otherwise; its boundaries are then not listed at all.
+    """
+    num_steps = plan.workload.decode_steps if plan.workload is not None else 0
+    num_layers = plan.adapter_data.spec.end_layer - plan.adapter_data.spec.start_layer
+    ran = max((len(rows) for rows in observed.steps.values()), default=0)
+    if observed.boundaries and (num_steps > ran or num_layers > MAX_LAYERS):
+        raise EvidenceError(
+            "a plan asks for more than was run",
+            expected=f"at most {ran} steps and {MAX_LAYERS} layers",
+            got=f"{num_steps} decode steps, {num_layers} layers",
+        )
 
 
 def planned_boundaries(plan: Plan, arming: Arming) -> list[Place]:

@@ -87,10 +87,12 @@ def recompute_replay(
     """Rows and findings that the two records of a replay give.
 
     Raises:
-        EvidenceError: When there are not two, of one plan.
+        EvidenceError: When there are not two different ones, of one plan.
     """
-    if len(study.records) != 2:
-        raise EvidenceError("a replay is of two records", got=str(len(study.records)))
+    if len(set(study.records)) != 2 or len(study.records) != 2:
+        raise EvidenceError(
+            "a replay is of two records", expected="one and another", got=str(study.records)
+        )
     recorded, got = (load_record(digest, store) for digest in study.records)
     if recorded.predicate.plan.digest != got.predicate.plan.digest:
         raise EvidenceError(

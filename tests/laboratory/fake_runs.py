@@ -148,7 +148,10 @@ def _of(request: RunRequest, record: LoadedRecord) -> LoadedRecord:
     """The record, had it been made by this request."""
     said = record.predicate
     fault = request.planted_fault
-    if (fault, request.experiment) == (None, said.experiment):
+    if request.arming is None:
+        # Whatever ran again started later.
+        said = replace(said, started_at=said.ended_at)
+    elif (fault, request.experiment) == (None, said.experiment):
         return record
     planted = () if fault is None else (Claim(name=PLANTED_FAULT, label="declared", detail=fault),)
     made = replace(said, experiment=request.experiment, claims=(*said.claims, *planted))
