@@ -4,7 +4,7 @@ NAME ?=
 ARGS ?=
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help named lint test test-slow test-long test-interpreted verify bench gpu-check fuzz kernels-report experiment environment \
+.PHONY: help named lint test test-slow test-long test-interpreted verify bench bench-full gpu-check fuzz kernels-report experiment environment \
   environment-dev
 
 help: ## list the targets
@@ -48,9 +48,13 @@ test-interpreted: environment-dev ## the slow tests of interpreted kernels, seve
 verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
 
-bench: environment-dev ## decode and prefill, side by side with transformers
-	@$(PY) benchmarks/decode.py --dtype bfloat16 $(ARGS) \
-	  --checkpoint "$$($(PY) -m harness checkpoint fetch experiment=quickstart)"
+bench: environment-dev ## decode and prefill beside peers, in turn; makes their environments once, in minutes
+	@$(PY) -m benchmarks $(ARGS)
+
+bench-full: environment-dev ## more rounds, and all else that is measured: loading, context, growth, start-up
+	@$(PY) -m benchmarks --full $(ARGS)
+	@for part in experts loading context scaling starting; do \
+	  echo "== $$part"; $(PY) -m benchmarks.$$part || exit $$?; done
 
 gpu-check: environment-dev ## all that a GPU can show; ARGS=--dry-run shows the check itself, without one
 	@$(PY) benchmarks/gpu_check.py $(ARGS)

@@ -32,6 +32,42 @@ _CHUNK_BYTES = 1 << 20
 
 def canonical_bytes(document: Any) -> bytes:
     """Serialize ``document`` by RFC 8785 (JSON Canonicalization Scheme), without a newline."""
+    return _plain_bytes(document) or _any_bytes(document)
+
+
+def _plain_bytes(document: Any) -> bytes | None:
+    """The canonical bytes where the standard library writes them as RFC 8785 does, several times
+    as fast: text, truth values, integers that a double holds, and keys in ASCII, which sort alike
+    by code point and by UTF-16 unit. ``None`` for all else, such as a number with a fraction.
+    """
+    try:
+        text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        # Only now, as what was written has an end.
+        return text.encode() if _is_plain(document) else None
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _is_plain(document: Any) -> bool:
+    left = [document]
+    while left:
+        value = left.pop()
+        kind = type(value)
+        if kind is dict:
+            if not all(type(key) is str and key.isascii() for key in value):
+                return False
+            left.extend(value.values())
+        elif kind is list or kind is tuple:
+            left.extend(value)
+        elif kind is int:
+            if not -MAX_INTEGER < value < MAX_INTEGER:
+                return False
+        elif kind is not str and kind is not bool and value is not None:
+            return False
+    return True
+
+
+def _any_bytes(document: Any) -> bytes:
     try:
         return rfc8785.dumps(document)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:

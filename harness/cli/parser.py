@@ -193,9 +193,12 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="public keys (PEM file, or folder of them): every record must be signed by one",
     )
     promote = _command(
-        group, "promote", "harness.cli.evidence:promote", "copy a record into another store"
+        group,
+        "promote",
+        "harness.cli.evidence:promote",
+        "copy a record or study into another store",
     )
-    promote.add_argument("record", help="record file, digest, or first digits of one")
+    promote.add_argument("reference", help="file, digest, or first digits of a record or a study")
     _store(promote)
     promote.add_argument("--to", type=Path, default=Path("evidence"), help="default: evidence")
     diff = _command(group, "diff", "harness.cli.evidence:diff", "list differences of two records")

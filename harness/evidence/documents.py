@@ -4,6 +4,7 @@ Knows schemas, nothing of what the documents are for.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -40,17 +41,18 @@ def refuse(problem: str, broken: list[str], *, where: str) -> None:
 def _validator(schema: str) -> Draft202012Validator:
     folder = resources.files("harness.evidence") / "schemas"
     document = json.loads((folder / schema).read_text("utf-8"))
-    return Draft202012Validator(_inlined(document, document.get("$defs", {})))
+    return Draft202012Validator(_expanded(document, document.get("$defs", {})))
 
 
-def _inlined(value: Any, definitions: Any) -> Any:
-    """A schema with each local reference replaced by what it means; looking one up takes longer
-    than most checks. The schemas here refer to nothing else, and never to themselves.
+def _expanded(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema with its references replaced by what they mean.
+
+    To look one up costs more than most of what it means, once for every value of a document.
     """
-    if isinstance(value, list):
-        return [_inlined(item, definitions) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$ref" in value:
-        return _inlined(definitions[value["$ref"].removeprefix("#/$defs/")], definitions)
-    return {name: _inlined(item, definitions) for name, item in value.items() if name != "$defs"}
+    if isinstance(node, list):
+        return [_expanded(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if node.keys() == {"$ref"}:
+        return _expanded(definitions[node["$ref"].removeprefix("#/$defs/")], definitions)
+    return {key: _expanded(each, definitions) for key, each in node.items() if key != "$defs"}

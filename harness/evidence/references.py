@@ -87,5 +87,6 @@ def references_of(statement: Mapping[str, Any], path: Path) -> list[Reference]:
         found.append(refer("manifests", record.manifest_digest, "the tensor manifest"))
     for table in record.tables:
         suffix = "" if table.realization is None else f" of realization {table.realization}"
+        suffix += "" if table.stage is None else f", stage {table.stage}"
         found.append(refer("tables", table.digest, f"table {table.name}{suffix}", table))
     return found

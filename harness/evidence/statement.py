@@ -8,6 +8,7 @@ Knows the form of statements, nothing of where they are kept and nothing of how 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from harness.canonical import bare_hex, canonical_bytes, parse_json
@@ -32,7 +33,7 @@ from harness.evidence.predicates import (
     Status,
     VerdictPredicate,
 )
-from harness.evidence.tables import WrittenTable
+from harness.evidence.tables import WrittenTable, table_place
 
 __all__ = [
     "MAX_RECORD_CELLS",
@@ -82,6 +83,9 @@ def record_statement(predicate: RecordPredicate) -> dict[str, Any]:
         EvidenceError: When the statement breaks the schema, repeats a table, or exceeds 64 KB.
     """
     document = _plain(predicate)
+    for table in document["tables"]:
+        if table["stage"] is None:
+            del table["stage"]
     document["tables"].sort(key=_table_order)
     statement = {
         "_type": STATEMENT_TYPE,
@@ -127,7 +131,8 @@ def parse_statement(data: bytes, *, where: str) -> dict[str, Any]:
     """
     _check_size(data, where)
     statement = parse_json(data, where=where, max_bytes=MAX_STATEMENT_BYTES)
-    check_statement(statement, where=where)
+    _require_known(statement, where)
+    refuse("statement breaks its rules", list(_broken_rules_of(data)), where=where)
     if canonical_bytes(statement) != data:
         raise EvidenceError(
             "statement is not canonical JSON", expected="RFC 8785 bytes", where=where
@@ -178,6 +183,11 @@ def check_statement(statement: Any, *, where: str) -> None:
     Raises:
         EvidenceError: Naming every broken rule, sorted.
     """
+    _require_known(statement, where)
+    refuse("statement breaks its rules", _broken_rules(statement), where=where)
+
+
+def _require_known(statement: Any, where: str) -> None:
     kind = statement.get("predicateType") if isinstance(statement, Mapping) else None
     if not isinstance(kind, str) or kind not in _SCHEMA_FILES:
         raise EvidenceError(
@@ -186,19 +196,29 @@ def check_statement(statement: Any, *, where: str) -> None:
             got=repr(kind)[:200],
             where=where,
         )
+
+
+def _broken_rules(statement: Mapping[str, Any]) -> list[str]:
+    kind = statement["predicateType"]
     problems = schema_errors(_SCHEMA_FILES[kind], statement)
     if not problems:
-        predicate = statement["predicate"]
         check = _record_errors if kind == RECORD_TYPE else _verdict_errors
-        problems = sorted(check(statement["subject"], predicate))
-    refuse("statement breaks its rules", problems, where=where)
+        problems = sorted(check(statement["subject"], statement["predicate"]))
+    return problems
+
+
+@lru_cache(maxsize=64)
+def _broken_rules_of(data: bytes) -> tuple[str, ...]:
+    """By the bytes: a store's statements are read by its check and by the audit, and the same
+    bytes break the same rules."""
+    return tuple(_broken_rules(parse_json(data, where="statement")))
 
 
 def _record_subjects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     subjects = [("plan", document["plan"]["file_digest"])]
     for table in document["tables"]:
-        suffix = "" if table["realization"] is None else f"/r{table['realization']}"
-        subjects.append((f"tables/{table['name']}{suffix}", table["digest"]))
+        place = table_place(table["name"], table["realization"], table.get("stage"))
+        subjects.append((f"tables/{place}", table["digest"]))
     return [{"name": name, "digest": {"sha256": bare_hex(digest)}} for name, digest in subjects]
 
 
@@ -212,7 +232,7 @@ def _record_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[str
         problems.append("$.subject: does not agree with predicate.plan and predicate.tables")
     order = [_table_order(table) for table in document["tables"]]
     if order != sorted(order):
-        problems.append("$.predicate.tables: not sorted by name and realization")
+        problems.append("$.predicate.tables: not sorted by name, realization and stage")
     if len(set(order)) != len(order):
         problems.append("$.predicate.tables: a table is named twice")
     cells = 0
@@ -247,8 +267,10 @@ def _verdict_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[st
     return problems
 
 
-def _table_order(table: Mapping[str, Any]) -> tuple[str, int]:
-    return table["name"], -1 if table["realization"] is None else table["realization"]
+def _table_order(table: Mapping[str, Any]) -> tuple[str, int, int]:
+    places = (table["realization"], table.get("stage"))
+    realization, stage = (-1 if place is None else place for place in places)
+    return table["name"], realization, stage
 
 
 def _check_size(data: bytes, where: str) -> None:

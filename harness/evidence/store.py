@@ -68,7 +68,7 @@ MAX_FILE_BYTES: Mapping[Kind, int] = {
     "tensors": (1 << 30) + (16 << 20),
 }
 SIGNATURE_FOLDER = "signatures"
-_MIN_PREFIX = 4
+MIN_PREFIX = 4
 _HEX_PREFIX = re.compile(r"\A[0-9a-f]{1,64}\Z")
 
 
@@ -269,10 +269,10 @@ class Store:
             if self.has(kind, reference):
                 return reference  # without a look at every other name
         prefix = reference.removeprefix("sha256:").lower()
-        if len(prefix) < _MIN_PREFIX or not _HEX_PREFIX.match(prefix):
+        if len(prefix) < MIN_PREFIX or not _HEX_PREFIX.match(prefix):
             raise EvidenceError(
                 "not a reference to evidence",
-                expected=f"a path, or at least {_MIN_PREFIX} hexadecimal digits of a digest",
+                expected=f"a path, or at least {MIN_PREFIX} hexadecimal digits of a digest",
                 got=repr(reference)[:200],
             )
         found = [d for d in self.digests(kind) if bare_hex(d).startswith(prefix)]

@@ -45,6 +45,14 @@ class WrittenTable:
     digest: str
     num_rows: int
     size_bytes: int
+    stage: int | None = None
+    """Which stage of a chain it is about; ``None`` where there are no stages, or it covers all."""
+
+
+def table_place(name: str, realization: int | None, stage: int | None) -> str:
+    """How one table of a record is written, such as ``steps/r0`` or ``steps/r0/s1``."""
+    parts = (name, "" if realization is None else f"/r{realization}")
+    return "".join((*parts, "" if stage is None else f"/s{stage}"))
 
 
 def encode(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[bytes, int]:

@@ -39,13 +39,16 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "unplanned_device_bytes",
             "eviction_policy",
             "representations",
+            "stages",
         }
     ),
     "determinism": frozenset(
         {"dtype", "num_threads", "deterministic_algorithms", "batch_invariant", "kernel_set"}
     ),
-    "timeouts": frozenset({"fixture_s", "realization_s", "audit_s"}),
-    "checks": frozenset({"acceptance", "telemetry"}),
+    "timeouts": frozenset(
+        {"fixture_s", "realization_s", "audit_s", "stage_wait_s", "stage_start_s"}
+    ),
+    "checks": frozenset({"acceptance", "telemetry", "comparison"}),
     "launcher": frozenset(
         {
             "kind",

@@ -3,7 +3,7 @@
 Knows how a place in a table is written; knows no table's meaning.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness.evidence.predicates import Status
@@ -62,7 +62,7 @@ class Findings:
         expected: Mapping[Key, Row],
         *,
         rows_noun: str = "a row",
-        origins: Mapping[Key, str] | None = None,
+        origin: Callable[[Key], str] = lambda key: "",
     ) -> None:
         """Compare a whole table with the expected one: missing rows, extra rows, columns.
 
@@ -70,14 +70,15 @@ class Findings:
             table: The rows that are there.
             expected: Required columns of each row, by key.
             rows_noun: What a row of the table is, in words.
-            origins: By key, the other row that an expectation comes from.
+            origin: By key, the other row that an expectation comes from, in words.
         """
         for key, columns in expected.items():
-            if key in table.rows:
-                origin = (origins or {}).get(key, "")
-                self.columns(table.path(key), columns, table.rows[key], origin=origin)
-            else:
+            row = table.rows.get(key)
+            if row is None:
                 self.differ(table.path(key), rows_noun, ABSENT)
+            elif not all(same(value, row.get(column)) for column, value in columns.items()):
+                # Places are put into words where something is wrong only: tables are long.
+                self.columns(table.path(key), columns, row, origin=origin(key))
         for key in table.rows:
             if key not in expected:
                 self.differ(table.path(key), ABSENT, rows_noun)

@@ -101,21 +101,29 @@ def recomputed_status(intent: Materialization, row: Row) -> str:
     return RELEASED if is_gone else RELEASE_INCOMPLETE
 
 
-def qualifying_ids(plan: Plan, staging: Materialization, rows: Mapping[str, Row]) -> list[str]:
+def residencies(plan: Plan) -> dict[str, list[Materialization]]:
+    """Required, persistent materializations by the state they hold."""
+    found: dict[str, list[Materialization]] = {}
+    for intent in plan.materializations:
+        if intent.requirement == "required" and intent.persistence == "persistent":
+            found.setdefault(intent.logical_state_id, []).append(intent)
+    return found
+
+
+def qualifying_ids(
+    staying: Iterable[Materialization], staging: Materialization, rows: Mapping[str, Row]
+) -> list[str]:
     """Ids of the copies that let ``staging`` go, sorted: another required persistent one, live.
 
     Args:
-        plan: The plan.
-        staging: A transient materialization of it.
+        staying: The :func:`residencies` of its state.
+        staging: A transient materialization.
         rows: Observed rows by materialization id.
     """
     return sorted(
         other.id
-        for other in plan.materializations
+        for other in staying
         if other.id != staging.id
-        and other.logical_state_id == staging.logical_state_id
-        and other.requirement == "required"
-        and other.persistence == "persistent"
         and other.id in rows
         and recomputed_status(other, rows[other.id]) == REALIZED
     )

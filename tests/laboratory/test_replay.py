@@ -1,20 +1,18 @@
 """Replays of a committed record, and the states that follow; no process is started."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fake_runs import altered
 
 from harness.cli import main
 from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.record import LoadedRecord, load_record
-from harness.evidence.statement import WrittenTable, record_statement
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate, study_statement
-from harness.evidence.tables import encode
 from harness.laboratory.recheck import recheck_studies
 from harness.laboratory.record_states import history, set_state, state_of
 from harness.laboratory.replay import replay, write_plan
@@ -39,30 +37,6 @@ Rows = list[dict[str, Any]]
 def record(evidence: Store) -> LoadedRecord:
     (digest,) = evidence.digests("records")
     return load_record(digest, evidence)
-
-
-def altered(
-    record: LoadedRecord,
-    table: str,
-    change: Callable[[Rows], object],
-    *,
-    realization: int | None = 1,
-    **predicate: Any,
-) -> str:
-    """Store a record that differs in one table, and in fields of its predicate."""
-    rows = record.rows(table, realization)
-    change(rows)
-    data, num_rows = encode(table, rows)
-    written = WrittenTable(
-        name=table,
-        realization=realization,
-        digest=record.store.put_table(data),
-        num_rows=num_rows,
-        size_bytes=len(data),
-    )
-    kept = [t for t in record.predicate.tables if (t.name, t.realization) != (table, realization)]
-    changed = replace(record.predicate, tables=(*kept, written), **predicate)
-    return record.store.put_record(record_statement(changed))
 
 
 def unchanged(rows: Rows) -> None:

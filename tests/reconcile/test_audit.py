@@ -39,12 +39,12 @@ from harness.evidence.statement import (
     PlanReference,
     SourceIdentity,
 )
-from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STAGE_CHECKS, STATE_CHECKS, TELEMETRY
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
 from harness.reconcile.checks.registry import CHECKS
-from harness.reconcile.intent import qualifying_ids, recomputed_status
+from harness.reconcile.intent import qualifying_ids, recomputed_status, residencies
 from harness.reconcile.result import result_digest
 from harness.reconcile.unbound import unbound_paths
 from harness.reconcile.verdict import Verdict
@@ -79,7 +79,13 @@ def paths(verdict: Verdict, check: str) -> list[str]:
 
 
 def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
-    assert set(CHECKS) == {*ACCEPTANCE, *STATE_CHECKS, *DEVICE_CHECKS, *TELEMETRY}
+    assert set(CHECKS) == {
+        *ACCEPTANCE,
+        *STATE_CHECKS,
+        *DEVICE_CHECKS,
+        *STAGE_CHECKS,
+        *TELEMETRY,
+    }
 
 
 def test_all_checks_are_reported_with_the_kind_that_the_plan_gives_them() -> None:
@@ -1027,11 +1033,12 @@ def test_the_status_follows_from_observed_columns(intent: Any, changes: Row, sta
 def test_qualifying_ids_are_sorted_and_need_an_observed_copy() -> None:
     second = replace(RESIDENT, id="mat.a.second")
     plan = replace(PLAN.plan, materializations=(*INTENTS, second))
+    staying = residencies(plan)[STAGE.logical_state_id]
     rows = {RESIDENT.id: observed(RESIDENT), second.id: observed(second)}
-    assert qualifying_ids(plan, STAGE, rows) == ["mat.a.second", "mat.w.resident"]
-    assert qualifying_ids(plan, STAGE, {}) == []
+    assert qualifying_ids(staying, STAGE, rows) == ["mat.a.second", "mat.w.resident"]
+    assert qualifying_ids(staying, STAGE, {}) == []
     rows[second.id] = observed(second, requested_bytes=1)
-    assert qualifying_ids(plan, STAGE, rows) == ["mat.w.resident"]
+    assert qualifying_ids(staying, STAGE, rows) == ["mat.w.resident"]
 
 
 def test_values_no_check_can_digest_fail_it_and_crash_nothing() -> None:
@@ -1047,10 +1054,12 @@ def test_values_no_check_can_digest_fail_it_and_crash_nothing() -> None:
 class Damaged(MemoryRecord):
     """A record of which one table cannot be read."""
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row]:
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row]:
         if (name, realization) == ("states", 1):
             raise InvalidInputError("file was changed", where="somewhere")
-        return super().rows(name, realization)
+        return super().rows(name, realization, stage)
 
 
 def test_a_table_that_cannot_be_read_is_a_difference_of_each_check_that_needs_it() -> None:

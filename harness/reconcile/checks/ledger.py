@@ -28,16 +28,18 @@ def device_memories(plan: Plan) -> list[str]:
     ]
 
 
+def is_live(intent: Materialization, point: str) -> bool:
+    """Whether a materialization is to be in memory at a lifecycle point."""
+    if not is_wanted(intent) or point not in POINTS or point == "baseline":
+        return False
+    if point == "after_staging":
+        return is_transient(intent)
+    return not (is_transient(intent) and point in RELEASED_POINTS)
+
+
 def live_at(plan: Plan, point: str) -> list[Materialization]:
     """Planned materializations that are in memory at a lifecycle point."""
-    wanted = [intent for intent in plan.materializations if is_wanted(intent)]
-    if point == "baseline":
-        return []
-    if point == "after_staging":
-        return [intent for intent in wanted if is_transient(intent)]
-    if point in RELEASED_POINTS:
-        return [intent for intent in wanted if not is_transient(intent)]
-    return wanted
+    return [intent for intent in plan.materializations if is_live(intent, point)]
 
 
 def declared_at(plan: Plan, point: str) -> list[Materialization]:
@@ -101,27 +103,38 @@ def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
 
 def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) -> None:
     expected: dict[Key, Row] = {}
-    origins: dict[Key, str] = {}
+    own = {intent.id: _columns(intent, rows) for intent in plan.materializations}
     for point in POINTS:
-        live = {intent.id for intent in live_at(plan, point)}
         for intent in declared_at(plan, point):
-            columns: dict[str, object] = {"memory_resource_id": intent.memory_resource_id}
-            row = rows.rows.get((intent.id,))
-            if row is not None and not is_transient(intent):
-                columns["declared_bytes"] = row["allocated_bytes"]
-                origins[point, intent.id] = rows.path((intent.id,))
-            if intent.id not in live:
-                columns["mapped_bytes"] = 0
+            columns = own[intent.id]
+            if not is_live(intent, point):
+                columns = {**columns, "mapped_bytes": 0}
             expected[(point, intent.id)] = columns
-    findings.match(arenas, expected, rows_noun="an arena", origins=origins)
-    planned = {
-        (point, intent.id): intent.expected_bytes
-        for point in POINTS
-        for intent in _witnessed(plan, live_at(plan, point))
-    }
-    sizes: dict[str, tuple[str, int]] = {}
+    findings.match(
+        arenas,
+        expected,
+        rows_noun="an arena",
+        origin=lambda key: rows.path((key[1],)) if "declared_bytes" in expected[key] else "",
+    )
+    witnessed = {intent.id: intent for intent in _witnessed(plan, list(plan.materializations))}
+    sizes: dict[str, tuple[Key, int]] = {}
     for key in sorted(arenas.rows, key=lambda key: _order(key[0])):
-        _one_arena(findings, arenas, key, planned.get((key[0], key[1])), sizes)
+        planned = witnessed.get(key[1])
+        size = None
+        if planned is not None and is_live(planned, key[0]):
+            size = planned.expected_bytes
+        _one_arena(findings, arenas, key, size, sizes)
+
+
+def _columns(intent: Materialization, rows: KeyedRows) -> Row:
+    """What every reading of a materialization's arena must say; one for all of its readings."""
+    row = rows.rows.get((intent.id,))
+    if row is None or is_transient(intent):
+        return {"memory_resource_id": intent.memory_resource_id}
+    return {
+        "memory_resource_id": intent.memory_resource_id,
+        "declared_bytes": row["allocated_bytes"],
+    }
 
 
 def _padding(subject: Subject, findings: Findings, arenas: KeyedRows) -> None:
@@ -145,14 +158,15 @@ def _one_arena(
     arenas: KeyedRows,
     key: Key,
     planned_size: int | None,
-    sizes: dict[str, tuple[str, int]],
+    sizes: dict[str, tuple[Key, int]],
 ) -> None:
     """Judge one reading: a size that never changes, wholly mapped while it is to be live."""
     path, row = arenas.path(key), arenas.rows[key]
     declared, mapped = row["declared_bytes"], row["mapped_bytes"]
-    origin, first = sizes.setdefault(key[1], (path, declared))
+    origin, first = sizes.setdefault(key[1], (key, declared))
     if declared != first:
-        findings.differ(f"{path}.declared_bytes", f"{first} as in {origin}", declared)
+        wanted = f"{first} as in {arenas.path(origin)}"
+        findings.differ(f"{path}.declared_bytes", wanted, declared)
     if planned_size is not None:
         findings.equal(f"{path}.mapped_bytes", declared, mapped)
         expected = f"at least the planned {planned_size}"

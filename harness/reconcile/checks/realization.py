@@ -3,9 +3,9 @@
 Every expectation is computed from the plan; the producer's status column is not looked at here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from harness.plan.records import Materialization, Plan
+from harness.plan.records import Materialization
 from harness.reconcile.checks.ledger import unmapped
 from harness.reconcile.findings import Findings, Row
 from harness.reconcile.intent import (
@@ -18,6 +18,7 @@ from harness.reconcile.intent import (
     passing_status,
     qualifying_ids,
     recomputed_status,
+    residencies,
 )
 from harness.reconcile.view import Subject
 
@@ -71,6 +72,7 @@ def release(subject: Subject, findings: Findings) -> None:
     staging = [
         intent for intent in plan.materializations if is_transient(intent) and is_wanted(intent)
     ]
+    staying = residencies(plan)
     for realization, table in subject.view.each(findings, "materializations"):
         rows = {key[0]: row for key, row in table.rows.items()}
         arenas = subject.view.table(findings, "arenas", realization)
@@ -81,7 +83,7 @@ def release(subject: Subject, findings: Findings) -> None:
                 findings.differ(path, "a released staging", "absent")
                 continue
             _released(findings, path, intent, row)
-            _authorized(findings, path, plan, intent, rows)
+            _authorized(findings, path, staying.get(intent.logical_state_id, ()), intent, rows)
             if arenas is not None:
                 unmapped(findings, arenas, intent)
 
@@ -108,11 +110,11 @@ def _released(findings: Findings, path: str, intent: Materialization, row: Row) 
 def _authorized(
     findings: Findings,
     path: str,
-    plan: Plan,
+    staying: Sequence[Materialization],
     intent: Materialization,
     rows: Mapping[str, Row],
 ) -> None:
-    recomputed = qualifying_ids(plan, intent, rows)
+    recomputed = qualifying_ids(staying, intent, rows)
     recorded = rows[intent.id]["qualifying_ids"]
     findings.equal(f"{path}.qualifying_ids", recomputed, recorded)
     if not recomputed:

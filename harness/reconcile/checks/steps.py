@@ -163,7 +163,7 @@ def exact(subject: Subject, findings: Findings) -> None:
                 where = (planned.phase, planned.step, output)
                 expected[(*key, output)] = _exact_columns(fixture.rows.get(where))
                 origins[(*key, output)] = fixture.path(where)
-        findings.match(table, expected, rows_noun="a comparison", origins=origins)
+        findings.match(table, expected, rows_noun="a comparison", origin=origins.__getitem__)
         _digests_equal(subject, findings, fixture, realization, workload)
 
 

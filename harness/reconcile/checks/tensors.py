@@ -40,7 +40,7 @@ def expected(subject: Subject, findings: Findings) -> None:
             table.key_columns,
             (row for key, row in table.rows.items() if key[2] == "after_population"),
         )
-        findings.match(populated, wanted, rows_noun="a tensor", origins=origins)
+        findings.match(populated, wanted, rows_noun="a tensor", origin=origins.__getitem__)
         totals: Counter[str] = Counter()
         for key, row in populated.rows.items():
             totals[key[0]] += row["bytes"]

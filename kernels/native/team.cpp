@@ -1,0 +1,129 @@
+// Helpers that stay for the next call: awake for a moment, then asleep. Knows no operation.
+#include "team.h"
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int kAwakeSpins = 4000;
+constexpr int kBusySpins = 200;
+
+// Called again and again by who waits: with fewer free cores than threads, somebody needs this one.
+void pause(int spins) {
+  if (spins % kBusySpins == kBusySpins - 1) {
+    std::this_thread::yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+bool Team::help() {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (;;) {
+    const uint64_t unit = ticket & kClosed;
+    const int64_t count = count_.load(std::memory_order_relaxed);
+    if (unit == kClosed || int64_t(unit) >= count) return false;
+    const Call call = call_.load(std::memory_order_relaxed);
+    const void* work = work_.load(std::memory_order_relaxed);
+    // What was read above is of this ticket's piece of work, or the ticket is not there any more.
+    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
+      call(work, int64_t(unit));
+      done_.fetch_add(1, std::memory_order_release);
+      return true;
+    }
+  }
+}
+
+void Team::share(int64_t count, Call call, const void* work) {
+  const uint64_t piece = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  done_.store(0, std::memory_order_relaxed);
+  count_.store(count, std::memory_order_relaxed);
+  call_.store(call, std::memory_order_relaxed);
+  work_.store(work, std::memory_order_relaxed);
+  ticket_.store(piece << 32, std::memory_order_release);
+  while (help()) {
+  }
+  for (int spins = 0; done_.load(std::memory_order_acquire) != count; spins++) pause(spins);
+  ticket_.store(piece << 32 | kClosed, std::memory_order_release);
+}
+
+namespace {
+
+class Crew {
+ public:
+  explicit Crew(int size) : size_(size), team_(size) {
+    for (int i = 1; i < size; i++) threads_.emplace_back([this] { serve(); });
+  }
+
+  ~Crew() {
+    wake(kOver);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int size() const { return size_; }
+
+  void run(Task task, void* argument) {
+    wake(kBusy);
+    task(argument, team_);
+    state_.store(kIdle, std::memory_order_release);
+  }
+
+ private:
+  enum State { kIdle, kBusy, kOver };
+
+  void wake(State state) {
+    state_.store(state);
+    if (asleep_.load() == 0) return;
+    std::lock_guard<std::mutex> guard(mutex_);
+    awake_.notify_all();
+  }
+
+  void serve() {
+    for (int spins = 0;; spins++) {
+      const State state = state_.load();
+      if (state == kOver) return;
+      if (state == kBusy) {
+        if (team_.help()) spins = 0;
+        else pause(spins);
+      } else if (spins < kAwakeSpins) {
+        pause(spins);
+      } else {
+        std::unique_lock<std::mutex> guard(mutex_);
+        asleep_.fetch_add(1);
+        awake_.wait(guard, [this] { return state_.load() != kIdle; });
+        asleep_.fetch_sub(1);
+        spins = 0;
+      }
+    }
+  }
+
+  const int size_;
+  Team team_;
+  std::atomic<State> state_{kIdle};
+  std::atomic<int> asleep_{0};
+  std::mutex mutex_;
+  std::condition_variable awake_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+void run_with_helpers(int size, Task task, void* argument) {
+  // One call at a time; the helpers stay for the next one.
+  static std::mutex turn;
+  static Crew* crew = nullptr;  // never destroyed: a process may end while its threads sleep
+  std::lock_guard<std::mutex> guard(turn);
+  if (crew == nullptr || crew->size() != size) {
+    delete crew;
+    crew = new Crew(size);
+  }
+  crew->run(task, argument);
+}
