@@ -21,6 +21,7 @@ import kernels.linear.native as linear
 import kernels.rms_norm.native as rms_norm
 import kernels.rope.native as rope
 from harness.adapters.llama.config import LlamaConfig
+from harness.errors import InvalidInputError
 from harness.realize.adapter import Tap
 from kernels.native.calls import ordered_columns
 from kernels.native.program import Buffer, Program
@@ -48,7 +49,12 @@ class NativeLayers:
         rope_tables: Mapping[str, torch.Tensor],
         cache: Mapping[str, torch.Tensor],
     ) -> None:
-        """Lay out every layer's operations over tensors whose geometry was checked."""
+        """Lay out every layer's operations over tensors whose geometry was checked.
+
+        Raises:
+            InvalidInputError: Listing every tensor that is strided: operations take addresses.
+        """
+        _require_contiguous(residents, rope_tables, cache)
         self._config = config
         self._k, self._v = cache["k"], cache["v"]
         self._cos, self._sin = rope_tables["cos"], rope_tables["sin"]
@@ -199,6 +205,12 @@ class NativeLayers:
         )
         end = project(activated, "down", projected, residual, hidden)
         return _Marks(begin=begin, stored=stored, attended=attended, end=end)
+
+
+def _require_contiguous(*groups: Mapping[str, torch.Tensor]) -> None:
+    strided = {n for group in groups for n, tensor in group.items() if not tensor.is_contiguous()}
+    if strided:
+        raise InvalidInputError("tensors are not contiguous", got=", ".join(sorted(strided)))
 
 
 class NativeHead:
