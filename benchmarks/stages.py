@@ -7,6 +7,9 @@ prefilled twice: *pipelined*, as the harness runs it, and *in lockstep*, where n
 chunk before the last stage has ended the one before. For C chunks and S stages of equal work the
 ideal gain is C S / (C + S - 1). A token takes what the stages compute one after another, and the
 way of its plane and of the token back, as timed with frames that nobody computes on.
+
+With ``--wait-ms`` each stage waits so long for a step instead of computing it, as for a device that
+computes elsewhere: that shows the schedule's own gain where there is no core for each stage.
 """
 
 import argparse
@@ -29,6 +32,7 @@ from harness.adapters.llama.reference import LlamaReference
 from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.layout import LayoutRequest
 from harness.plan.records import Determinism, ModelRange, Workload
+from harness.realize.adapter import Choice, StepOutput
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.conditions import apply_determinism
 from harness.stages.chain import PlaneForm, Stage
@@ -54,6 +58,32 @@ MODEL: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 PINGS = 200
+
+
+class Waiting:
+    """An executor whose every step takes the same time, and that computes nothing."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+
+    def reset(self) -> None:
+        """Nothing is held."""
+
+    def step(self, token_ids: Sequence[int], start_position: int, *, want_logits: bool) -> Any:
+        """A plane of the ids' rows, after the wait."""
+        rows = torch.zeros(len(token_ids), MODEL["hidden_size"])
+        return self.step_plane(rows, start_position, want_logits=want_logits)
+
+    def step_plane(self, plane: torch.Tensor, start_position: int, *, want_logits: bool) -> Any:
+        """The plane, after the wait."""
+        del start_position
+        time.sleep(self._wait_s)
+        return StepOutput(plane=plane.clone(), logits=plane[-1] if want_logits else None)
+
+    def choose(self, logits: torch.Tensor) -> Choice:
+        """Always the first token."""
+        del logits
+        return Choice(token=0, margin=0.0)
 
 
 def write_random(root: Path) -> None:
@@ -168,7 +198,10 @@ def run_stage(args: argparse.Namespace) -> None:
     request = request_of(args)
     apply_determinism(request.determinism)
     spec = ranges_of(request, args.stages)[args.stage]
-    executor: Any = LlamaReference().ordinary(args.folder, replace(request, spec=spec)).executor
+    if args.wait_ms:
+        executor: Any = Waiting(args.wait_ms / 1e3)
+    else:
+        executor = LlamaReference().ordinary(args.folder, replace(request, spec=spec)).executor
     listener = None if args.stage else listen(port=args.port)
     meeting = Meeting(stage=args.stage, num_stages=args.stages, port=args.port)
     transport = join(meeting, listener)
@@ -201,6 +234,7 @@ def run_chain(args: argparse.Namespace, folder: Path, num_stages: int) -> list[d
         port = free.getsockname()[1]
     shared = ["--prompt", args.prompt, "--chunk", args.chunk, "--decode", args.decode]
     shared += ["--rounds", args.rounds, "--stages", num_stages, "--port", port, "--folder", folder]
+    shared += ["--wait-ms", args.wait_ms]
     command = [sys.executable, "-m", "benchmarks.stages", *map(str, shared), "--stage"]
     running = [
         subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
@@ -245,6 +279,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float] | None:
     parser.add_argument("--chunk", type=int, default=64)
     parser.add_argument("--decode", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--wait-ms", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
