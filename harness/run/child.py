@@ -24,7 +24,8 @@ def die_with_parent() -> None:
 
     A parent that says who it is may have ended before, while this process was starting.
     """
-    parent = int(os.environ.get(PARENT_PID, os.getppid()))
+    # Taken away, since it is said to this process alone and not to those that it starts.
+    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
