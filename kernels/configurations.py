@@ -102,8 +102,9 @@ it."""
 GREEDY = Configuration(blocks={"BLOCK": 4096}, num_warps=8)
 """A maximum has one result in any order; at most 4,096 blocks are joined at once."""
 
-FINGERPRINT = Configuration(blocks={"TILES": 4}, num_warps=8)
-"""Tiles that one program digests; sums of integers have one result in any order."""
+FINGERPRINT = Configuration(blocks={"TILES": 2, "TURNS": 4}, num_warps=8)
+"""A program digests TILES tiles at a time, TURNS times; sums of integers have one result in any
+order."""
 
 CAUSAL_CONV = Configuration(blocks={"BLOCK_ROWS": 8, "BLOCK_CHANNELS": 128}, num_warps=4)
 """Each element sums its taps alone, oldest first: bits do not depend on it."""

@@ -8,6 +8,8 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from kernels.native import library
+
 T = TypeVar("T")
 
 TORCH_CPU = "torch-cpu/1"
@@ -15,6 +17,10 @@ TORCH_CPU = "torch-cpu/1"
 TORCH_CPU_INVARIANT = "torch-cpu-invariant/1"
 """Each row computed alone, as torch-cpu/1 computes a step of one row: a row's bits depend neither
 on the rows beside it nor on how a prompt is cut into steps. Many rows cost as many single ones."""
+NATIVE_CPU = "native-cpu/1"
+"""Operations in C++ where they pay, the others as in torch-cpu-invariant/1. A row's bits depend
+neither on the rows beside it nor on how a prompt is cut into steps, nor on the number of threads
+where the operation is in C++."""
 TORCH_REFERENCE = "torch-reference/1"
 """The oracle of each op, in double precision inside; slow."""
 TRITON = "triton/1"
@@ -47,7 +53,10 @@ def choose(
     Raises:
         UnknownKernelSetError: When the op has no implementation in that set.
         MissingTritonError: When the set needs Triton, and it is not installed.
+        kernels.native.library.MissingNativeError: When the set is of C++, and that is not built.
     """
+    if kernel_set == NATIVE_CPU:
+        library.library()
     if kernel_set == TRITON and triton is not None:
         if importlib.util.find_spec("triton") is None:
             raise MissingTritonError(

@@ -4,12 +4,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.cli import main
 from harness.cli.multirun import worst
 from harness.errors import InvalidInputError
+from harness.experiment import ExperimentConfig, compose_experiment
 from harness.run import supervisor
 from harness.run.request import RunRequest
 
@@ -53,7 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], lis
     script.write_text(FAKE_JOB.format(python=sys.executable, log=str(log)))
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(supervisor, "check", lambda request: None)
+    monkeypatch.setattr(supervisor, "check", _checked)
 
     def jobs() -> list[list[object]]:
         if not log.exists():
@@ -61,6 +63,11 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], lis
         return [json.loads(line) for line in log.read_text().splitlines()]
 
     return jobs
+
+
+def _checked(request: RunRequest) -> object:
+    """What a plan that passes is, as far as a sweep looks at it: here its file names the plan."""
+    return SimpleNamespace(plan=SimpleNamespace(digest=f"plan of {request.plan_path.name}"))
 
 
 def sweep(repo_root: Path, names: str, *options: str) -> list[str]:
@@ -153,9 +160,10 @@ def test_no_job_starts_when_one_plan_is_bad(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def check(request: RunRequest) -> None:
+    def check(request: RunRequest) -> object:
         if request.plan_path.name == "b.json":
             raise InvalidInputError("a broken plan", where=str(request.plan_path))
+        return _checked(request)
 
     monkeypatch.setattr(supervisor, "check", check)
     monkeypatch.setattr("harness.cli.multirun.run_request", _request)
@@ -168,11 +176,12 @@ def test_no_job_starts_when_one_plan_is_bad(
 
 
 def _request(config: object, options: object) -> object:
-    class Request:
-        plan_path = config.plan_path  # type: ignore[attr-defined]
-        plan_digest = None
-
-    return Request
+    return SimpleNamespace(
+        plan_path=config.plan_path,  # type: ignore[attr-defined]
+        plan_digest=None,
+        store=Path("store"),
+        cache=Path("cache"),
+    )
 
 
 def test_every_job_that_cannot_be_composed_is_named(
@@ -188,6 +197,114 @@ def test_every_job_that_cannot_be_composed_is_named(
     assert "3 of 4 jobs cannot be run" in err
     assert "workload.repetitions: 4 -> 5" in err
     assert err.count("Could not find 'experiment/nope'") == 2
+
+
+def test_jobs_that_run_at_once_are_reported_as_those_one_after_another(
+    started: Callable[[], list[list[object]]],
+    repo_root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("joblib", reason="needs joblib, of the extra `joblib`")
+    names = "fails,killed,invalid,passes"
+    assert main(sweep(repo_root, names, "launcher=joblib", "launcher.num_jobs=3", "--json")) == 1
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert [job["overrides"][1] for job in jobs] == [f"name={name}" for name in names.split(",")]
+    assert [job["exit_code"] for job in jobs] == [1, 1, 2, 0]
+    assert jobs[1]["signal"] == "SIGKILL"
+    assert jobs[2]["message"] == "error: plan is odd\n  got: x"
+    assert jobs[3]["result"] == {"status": "passed"}
+    assert len(started()) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (("launcher=basic,joblib",), "one launcher"),
+        (("store=a,b",), "one store"),
+        (("launcher=joblib", "launcher.num_jobs=0"), "num_jobs: 0 is no number"),
+        (("+launcher.address=x",), "address: unknown to basic"),
+    ],
+)
+def test_jobs_that_do_not_belong_together_are_not_started(
+    overrides: tuple[str, ...],
+    problem: str,
+    started: Callable[[], list[list[object]]],
+    repo_root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(sweep(repo_root, "passes,passes", *overrides)) == 2
+    assert problem in capsys.readouterr().err
+    assert started() == []
+
+
+@pytest.mark.parametrize("engine", ["joblib", "submitit", "ray"])
+def test_a_missing_engine_is_said_before_anything_starts(
+    engine: str,
+    started: Callable[[], list[list[object]]],
+    repo_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, engine, None)
+    assert main(sweep(repo_root, "passes", f"launcher={engine}")) == 3
+    assert f"inference-harness[{engine}]" in capsys.readouterr().err
+    assert started() == []
+
+
+def test_on_request_cases_that_passed_before_are_skipped(
+    started: Callable[[], list[list[object]]],
+    repo_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = []
+
+    def passed_before(store: object, cache: object, plans: set[str]) -> dict[str, str]:
+        asked.append(plans)
+        return dict.fromkeys(plans, f"sha256:{'ab' * 32}")
+
+    monkeypatch.setattr("harness.cli.multirun.passed_before", passed_before)
+    faulty = ("name=passes,fails", "fault=null,racing_thread")
+    arguments = sweep(repo_root, "passes", *faulty, "--resume", "--json")
+    arguments.remove("name=passes")
+    assert main(arguments) == 1
+    assert asked == [{"plan of tiny_llama.json"}]
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    # A planted fault makes another case of the same plan.
+    assert [job["skipped"] is not None for job in jobs] == [True, False, True, False]
+    assert len(started()) == 2
+
+
+def test_on_request_the_plans_of_a_sweep_are_frozen_before_any_job_starts(
+    started: Callable[[], list[list[object]]],
+    repo_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[object] = []
+
+    def freeze_plan(config: ExperimentConfig) -> Path:
+        assert started() == []
+        frozen.append(config.workload["repetitions"])
+        return tmp_path / f"plan{len(frozen)}.json"
+
+    monkeypatch.setattr("harness.cli.multirun.freeze_plan", freeze_plan)
+    monkeypatch.setattr("harness.cli.multirun.run_request", _request)
+    pinned = compose_experiment(
+        ["experiment=tiny_llama"], config_dir=repo_root / "experiments"
+    ).workload["repetitions"]
+    swept = f"workload.repetitions={pinned},7"
+    assert main(sweep(repo_root, "passes", swept)) == 2
+    assert main(sweep(repo_root, "passes", swept, "--freeze")) == 0
+    assert frozen == [7]
+    first, second = ([str(word) for word in words] for _, _, words in started())
+    assert not any(word.startswith("plan=") for word in first)
+    assert f"plan={tmp_path / 'plan1.json'}" in second
+
+
+def test_one_run_is_no_sweep(repo_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "experiment=tiny_llama", "--resume"]) == 2
+    assert "--multirun" in capsys.readouterr().err
 
 
 @pytest.mark.slow

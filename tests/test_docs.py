@@ -3,13 +3,20 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.canonical import canonical_bytes, sha256_digest
 from harness.cli.parser import parse_arguments
 from harness.evidence.declared import TABLES
 from harness.evidence.statement import check_statement
 from harness.plan.check import check_plan
-from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import (
+    ACCEPTANCE,
+    DEVICE_CHECKS,
+    STAGE_CHECKS,
+    STATE_CHECKS,
+    TELEMETRY,
+)
 from harness.plan.load import parse_plan
 from harness.plan.partition import partition_faults
 from harness.plan.records import Workload
@@ -74,11 +81,12 @@ def test_the_statements_in_the_evidence_format_are_whole_and_belong_together(
 def test_the_statements_in_the_evidence_format_are_of_the_present_version(repo_root: Path) -> None:
     record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
     told, found = record["predicate"], verdict["predicate"]
-    # The example's state lies in no pool, and in no memory of a GPU.
+    # The example's state lies in no pool, and in no memory of a GPU; its plan has no stages.
+    elsewhere = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
     written = {
         name
         for name, table in TABLES.items()
-        if table.writer != "auditor" and table.check not in {**STATE_CHECKS, **DEVICE_CHECKS}
+        if table.writer != "auditor" and table.check not in elsewhere
     }
     assert {table["name"] for table in told["tables"]} == written
     assert set(told["totals"]) == {
@@ -101,7 +109,13 @@ def test_every_table_and_column_is_explained(repo_root: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "docs/experiments.md", "docs/plan_format.md", "docs/evidence_format.md"],
+    [
+        "README.md",
+        "docs/experiments.md",
+        "docs/plan_format.md",
+        "docs/evidence_format.md",
+        "docs/remotes.md",
+    ],
 )
 def test_commands_in_the_documents_parse(repo_root: Path, name: str) -> None:
     text = (repo_root / name).read_text()
@@ -112,3 +126,26 @@ def test_commands_in_the_documents_parse(repo_root: Path, name: str) -> None:
             words = [re.sub(r"[\[\]]", "", word) for word in command.split() if word != "..."]
             words = [word for word in words if word != "..."]
             parse_arguments(words[1:])
+
+
+def test_the_workflow_runs_targets_that_there_are(repo_root: Path) -> None:
+    workflow = yaml.safe_load((repo_root / ".github" / "workflows" / "checks.yml").read_text())
+    commands = [
+        step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    targets = re.findall(r"^([a-z-]+):", (repo_root / "Makefile").read_text(), re.MULTILINE)
+    assert {*commands} == {"make lint", "make test", "make test-slow", "make verify"}
+    assert {command.split()[1] for command in commands} <= {*targets}
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_every_launcher_and_its_extra_are_explained(repo_root: Path) -> None:
+    text = (repo_root / "docs" / "experiments.md").read_text()
+    for path in sorted((repo_root / "experiments" / "launcher").glob("*.yaml")):
+        assert f"| `{path.stem}` |" in text
+
+
+def test_every_document_is_named_in_the_readme(repo_root: Path) -> None:
+    readme = (repo_root / "README.md").read_text()
+    documents = sorted(path.name for path in (repo_root / "docs").glob("*.md"))
+    assert [name for name in documents if f"(docs/{name})" not in readme] == []

@@ -10,21 +10,22 @@ from omegaconf.basecontainer import BaseContainer
 
 from harness.errors import InvalidInputError
 from harness.experiment import GOVERNED, compose_experiment, expand_sweep
+from harness.laboratory.faults.catalogue import FAULTS
 
 PLANS = {
     "gemma3_270m": "gemma3_270m",
     "quickstart": "quickstart",
     "r1_block_a_synthetic": "r1_block_a_synthetic",
     "smollm2_hub": "smollm2_hub",
-    "swa_unallocated": "tiny_gemma_hybrid",
     "tiny_gemma_hybrid": "tiny_gemma_hybrid",
+    "tiny_gemma_three_stages": "tiny_gemma_three_stages",
     "tiny_llama": "tiny_llama",
     "tiny_llama_streaming": "tiny_llama_streaming",
     "tiny_qwen_nvfp4": "tiny_qwen_nvfp4",
 }
 UNPINNED = ("r1_block_a",)
 """Their plans are derived where the hub can be reached."""
-"""Experiment -> the plan that it pins; a planted fault is no part of a plan."""
+"""Experiment -> the plan that it pins. Planted faults are held against what they are planted in."""
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_each_experiment_composes_and_pins_its_plan(repo_root: Path, name: str) 
 
 def test_every_experiment_file_is_covered_here(repo_root: Path) -> None:
     files = {path.stem for path in (repo_root / "experiments" / "experiment").glob("*.yaml")}
-    assert files == {*PLANS, *UNPINNED}
+    assert files == {*PLANS, *UNPINNED, *FAULTS}
 
 
 @pytest.mark.parametrize("name", UNPINNED)
@@ -331,6 +332,7 @@ def test_a_sweep_is_the_product_in_order(config_dir: Path) -> None:
 def test_sweeps_know_choices_globs_and_plans(config_dir: Path) -> None:
     assert expand_sweep(["experiment=glob(tiny*)"], config_dir=config_dir) == (
         ("experiment=tiny_gemma_hybrid",),
+        ("experiment=tiny_gemma_three_stages",),
         ("experiment=tiny_llama",),
         ("experiment=tiny_llama_streaming",),
         ("experiment=tiny_qwen_nvfp4",),

@@ -10,6 +10,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
+NATIVE = ROOT / "kernels" / "native"
 LOCKS = {"runtime": "requirements/runtime.lock", "dev": "requirements/dev.lock"}
 OLDEST, BEYOND = (3, 11), (3, 14)
 USED = {
@@ -80,6 +82,16 @@ def make(kind: str) -> None:
         say(f"{LOCKS[name]} installed in {time.monotonic() - started:.0f} s")
 
 
+def build_native() -> None:
+    """Build the C++ kernels when they are missing or of other sources, where a compiler is."""
+    sources = runpy.run_path(str(NATIVE / "sources.py"))
+    if sources["built_digest"]() == sources["sources_digest"]() or shutil.which("c++") is None:
+        return
+    say("building the native kernels (about 10 s)")
+    command = [str(VENV / "bin" / "python"), "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
 def warm(name: str) -> None:
     """Write the bytecode of what every process imports, also where that is switched off."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -107,10 +119,10 @@ def main() -> int:
     (ROOT / ".make").mkdir(exist_ok=True)
     with (ROOT / ".make" / "venv.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if is_fresh("dev") or is_fresh(kind):
-            return 0
         try:
-            make(kind)
+            if not (is_fresh("dev") or is_fresh(kind)):
+                make(kind)
+            build_native()
         except (subprocess.CalledProcessError, OSError) as error:
             say(f"failed: {error}\n  what to do: see the lines above; the next try starts over")
             return 2

@@ -25,6 +25,7 @@ from harness.experiment import compose_experiment
 from harness.laboratory import campaign as campaigns
 from harness.laboratory.cases import of_prompts
 from harness.laboratory.confidence import cases_needed, zero_failure_confidence
+from harness.laboratory.corpora import read_holdout, read_manifest
 from harness.laboratory.localization import STABLE
 from harness.laboratory.localize import localize
 from harness.realize.arming import Arming
@@ -54,8 +55,8 @@ def freeze(options: Namespace) -> int:
     kept = [text for text in options.overrides if not text.startswith(_ELSEWHERE)]
     digest, study = campaigns.freeze_campaign(
         Store(options.store),
-        campaigns.read_manifest(options.manifest),
-        campaigns.read_holdout(options.holdout),
+        read_manifest(options.manifest),
+        read_holdout(options.holdout),
         config.name,
         overrides=kept,
         command=("harness", *options.command_line),
@@ -73,7 +74,7 @@ def run(options: Namespace) -> int:
     store = open_store(options.store)
     digest = store.resolve(options.campaign, "studies")
     frozen = campaigns.load_campaign(store, digest)
-    manifest = campaigns.read_manifest(options.file)
+    manifest = read_manifest(options.file)
     campaigns.require_development(frozen, manifest)
     return _run(options, store, digest, frozen, manifest.development)
 
@@ -83,7 +84,7 @@ def holdout(options: Namespace) -> int:
     store = open_store(options.store)
     digest = store.resolve(options.campaign, "studies")
     frozen = campaigns.load_campaign(store, digest)
-    sealed = campaigns.read_holdout(options.file)
+    sealed = read_holdout(options.file)
     command = ("harness", *options.command_line)
     campaigns.open_holdout(store, digest, sealed, command=command)
     return _run(options, store, digest, frozen, sealed.cases)
@@ -100,7 +101,7 @@ def _run(
     config = compose_experiment(told["overrides"], config_dir=config_dir(options.config_dir))
     end_like_an_interrupt()
     with Progress() as progress:
-        listed = of_prompts(settings_of(config), prompts, told["processes"])
+        listed = of_prompts(settings_of(config), prompts, told["processes"], limits=told["limits"])
         cases = frozen_cases(config, listed, progress)
         base = replace(run_request(config, options), plan_digest=None, store=store.root)
         arming = Arming(repetitions=told["repetitions"])

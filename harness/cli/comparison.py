@@ -11,7 +11,6 @@ from harness.evidence.store import Store
 from harness.laboratory.compare import TrialReference
 from harness.laboratory.compare import compare as compare_trials
 from harness.laboratory.comparison import FAILED, PASSED
-from harness.laboratory.limits import read_limits
 
 _REFERENCE = re.compile(r"\A([^:]+)(?::(\d{1,9})(?::(\d{1,9})\.(\d{1,9}))?)?\Z")
 _CODES = {PASSED: ExitCode.PASSED, FAILED: ExitCode.FAILED}
@@ -21,9 +20,8 @@ def compare(options: Namespace) -> int:
     """Compare two trials and keep the comparison in the store."""
     store = open_store(options.store)
     left, right = (_reference(store, text) for text in (options.left, options.right))
-    limits = () if options.limits is None else read_limits(options.limits)
     command = ("harness", *options.command_line)
-    digest, study = compare_trials(store, left, right, limits, command=command)
+    digest, study = compare_trials(store, left, right, command=command)
     found = dict(study.findings)
     if options.json:
         print_json({"study": digest, "findings": found})

@@ -10,6 +10,7 @@ from harness.cli.project import config_dir, device_request
 from harness.errors import ExitCode
 from harness.experiment import ExperimentConfig, compose_experiment
 from harness.plan.freeze import freeze
+from harness.plan.load import LoadedPlan
 from harness.run.derivation import Settings, derive_settings
 from harness.run.progress import Progress
 
@@ -21,6 +22,18 @@ def derive(options: Namespace) -> int:
     config = compose_experiment(
         options.overrides, config_dir=config_dir(options.config_dir), needs_plan=False
     )
+    print_frozen(_freeze(config, options.out), options)
+    return int(ExitCode.PASSED)
+
+
+def freeze_plan(config: ExperimentConfig) -> Path:
+    """Derive and freeze the plan of a composed experiment among the ignored ones; its file."""
+    path = _freeze(config, None).path
+    assert path is not None
+    return path
+
+
+def _freeze(config: ExperimentConfig, out: Path | None) -> LoadedPlan:
     device_request(config)
     with Progress() as progress:
         document, manifest = derive_settings(
@@ -31,9 +44,7 @@ def derive(options: Namespace) -> int:
             allow_large=config.allow_large,
         )
     name = f"{config.name}-{bare_hex(document['digest'])[:12]}.json"
-    path = options.out or config.root / PLAN_FOLDER / name
-    print_frozen(freeze(document, path, manifest=manifest), options)
-    return int(ExitCode.PASSED)
+    return freeze(document, out or config.root / PLAN_FOLDER / name, manifest=manifest)
 
 
 def settings_of(config: ExperimentConfig) -> Settings:

@@ -6,13 +6,16 @@ from dataclasses import asdict
 from harness.adapters.families import layout_for
 from harness.canonical import bare_hex
 from harness.cli.output import print_json, print_lines
-from harness.cli.records import find_record, open_store, record_line
+from harness.cli.records import find_record, find_study, open_store, record_line
 from harness.errors import ExitCode
 from harness.evidence.diff import RecordDifference, compare_records
 from harness.evidence.listing import list_records
 from harness.evidence.promote import promote as promote_record
+from harness.evidence.promote_study import lineage, promote_studies
 from harness.evidence.record import LoadedRecord, verdicts_of
 from harness.evidence.store import Store
+from harness.laboratory.campaign import with_openings
+from harness.laboratory.recheck import uphold_study
 from harness.reconcile.verify import uphold
 
 _MAX_ROWS = 200
@@ -102,8 +105,34 @@ def _describe(record: LoadedRecord) -> list[str]:
 
 
 def promote(options: Namespace) -> int:
-    """Copy one record, with all it names and its verdicts, once a fresh audit upholds them."""
-    record = find_record(options.record, options.store)
+    """Copy a record or a study, with all it names, once it was judged anew and is upheld."""
+    study = find_study(options.reference, options.store)
+    return _promote_record(options) if study is None else _promote_study(*study, options)
+
+
+def _promote_study(store: Store, digest: str, options: Namespace) -> int:
+    promotion = promote_studies(
+        store,
+        with_openings(store, lineage(store, digest)),
+        Store(options.to),
+        approve=lambda study: uphold_study(store, study),
+        approve_record=lambda record, verdicts: uphold(record, verdicts, layout_for=layout_for),
+    )
+    if options.json:
+        print_json({"to": str(options.to), **asdict(promotion)})
+    else:
+        print_lines(
+            [
+                f"promoted {len(promotion.study_digests)} studies to {options.to} with "
+                f"{len(promotion.records)} records, {len(promotion.table_digests)} tables and "
+                f"{len(promotion.tensors_digests)} files of tensors"
+            ]
+        )
+    return int(ExitCode.PASSED)
+
+
+def _promote_record(options: Namespace) -> int:
+    record = find_record(options.reference, options.store)
     promotion = promote_record(
         record,
         Store(options.to),

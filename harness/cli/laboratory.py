@@ -97,7 +97,7 @@ def intervene(options: Namespace) -> int:
 def _arm(config: ExperimentConfig, options: Namespace, progress: Progress) -> FrozenCase:
     listed = along_axes(settings_of(config), Axes(), options.processes)
     (case,) = frozen_cases(config, listed, progress)
-    return replace(case, planted={} if config.fault is None else planted(config.fault))
+    return replace(case, planted=planted(config.fault, config.model["family"]))
 
 
 def _arm_line(name: str, arm: Mapping[str, Any]) -> str:

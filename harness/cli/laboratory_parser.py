@@ -83,7 +83,6 @@ def _compare(commands: Group, command: Command) -> None:
     text = "STUDY[:CASE[:PROCESS.REPLAY]], a localization and one of its trials (default: 0:0.0)"
     compare.add_argument("left", help=f"the reference, {text}")
     compare.add_argument("right", help="the other, likewise")
-    compare.add_argument("--limits", type=Path, metavar="FILE", help="declared limits, JSON")
     _store(compare)
 
 
@@ -155,7 +154,10 @@ def _cases(parser: argparse.ArgumentParser) -> None:
         "--num-threads", type=_numbers, default=(), metavar="N,...", help="threads of a process"
     )
     group.add_argument(
-        "--processes", type=_count, default=3, help="fresh processes of a case (default: 3)"
+        "--processes",
+        type=_count,
+        default=3,
+        help="fresh processes of a case, at most 10 (default: 3)",
     )
     group.add_argument(
         "--repetitions", type=_count, default=2, help="replays in each process (default: 2)"

@@ -12,7 +12,12 @@ from harness.cli.records import find_record, open_store
 from harness.errors import ContradictionError, ExitCode, InvalidInputError
 from harness.evidence.files import writing
 from harness.evidence.log.check import check_against
-from harness.evidence.log.checkpoint import make_checkpoint, read_checkpoint
+from harness.evidence.log.checkpoint import Checkpoint, make_checkpoint, read_checkpoint
+from harness.evidence.log.consistency import (
+    prove_consistency,
+    read_consistency,
+    verify_consistency_proof,
+)
 from harness.evidence.log.proof import prove as make_proof
 from harness.evidence.log.proof import read_proof
 from harness.evidence.log.proof import verify_proof as check_proof
@@ -104,6 +109,28 @@ def verify_proof(options: Namespace) -> int:
     leaf = asdict(proof.leaf)
     text = f"{leaf['name']} ({leaf['size_bytes']} bytes, {leaf['digest']}) is in the log"
     return _say(options, {"checkpoint": known.digest, "leaf": leaf}, [f"{text} of {known.digest}"])
+
+
+def consistency(options: Namespace) -> int:
+    """Prove that a later checkpoint of a store extends an older one; exit 1 when it does not."""
+    old, new = read_checkpoint(options.old), read_checkpoint(options.new)
+    proof = prove_consistency(open_store(options.store).root, old, new)
+    if options.out is None:
+        return _say(options, proof.document(), [proof.encode().decode().rstrip("\n")])
+    _write_new(options.out, proof.encode())
+    return _say(options, {"path": str(options.out)}, [f"proof  {options.out}", _extends(old, new)])
+
+
+def verify_consistency(options: Namespace) -> int:
+    """Check such a proof without the store."""
+    proof = read_consistency(options.proof)
+    old, new = read_checkpoint(options.old), read_checkpoint(options.new)
+    verify_consistency_proof(proof, old, new)
+    return _say(options, {"old": old.digest, "new": new.digest}, [_extends(old, new)])
+
+
+def _extends(old: Checkpoint, new: Checkpoint) -> str:
+    return f"{new.digest} ({new.num_leaves} leaves) extends {old.digest} ({old.num_leaves} leaves)"
 
 
 def merge(options: Namespace) -> int:

@@ -9,6 +9,7 @@ from harness.errors import ExitCode
 from harness.measure.doctor import diagnose
 
 REQUIRED = (
+    "system",
     "python",
     "package ",
     "memory",

@@ -1,44 +1,43 @@
-"""Sweeps: every plan is checked first, then each job runs as a fresh process, one after another.
+"""Sweeps: every plan is frozen and checked first, then each job runs as a fresh process.
 
 A job that fails, exits or is killed ends nothing else; all of them are reported at the end. Hydra
 expands the sweep and runs none of it: inside its own launcher a second exception would be lost and
-an exit would end the sweep.
+an exit would end the sweep. The engine that places the jobs is chosen by the group ``launcher``.
 """
 
-import json
-import signal
-import subprocess
 import sys
-import threading
 from argparse import Namespace
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
 
+from harness.canonical import bare_hex
+from harness.checkpoint.cache import default_cache
+from harness.cli.derive import freeze_plan
 from harness.cli.output import print_json, print_lines
 from harness.cli.project import run_request
 from harness.errors import ExitCode, HarnessError, InvalidInputError, NotEvaluableError
-from harness.experiment import compose_experiment, expand_sweep
+from harness.evidence.store import Store
+from harness.experiment import ExperimentConfig, compose_experiment, expand_sweep
 from harness.run import supervisor
-
-_KEPT_LINES = 40
-_MAX_LINE = 4096
+from harness.sweep.job import Job, JobResult, without_output
+from harness.sweep.launch import launch, require_engine
+from harness.sweep.resume import passed_before
+from harness.sweep.settings import LauncherSettings, parse_settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobResult:
-    """How one job of a sweep ended."""
+class _Case:
+    """One job that can be run: its plan is frozen, and passed the static check."""
 
     overrides: tuple[str, ...]
-    exit_code: int
-    """The job's own exit code; 1 when a signal ended it."""
-    signal: str | None
-    message: str | None
-    """What the job said about its failure."""
-    result: Any
-    """The job's JSON result, when the sweep was asked for one."""
+    plan: str | None
+    """The plan's digest."""
+    store: Path
+    cache: Path
+    settings: LauncherSettings
+    is_faulty: bool
+    """Whether a fault is planted: then no earlier record is of the same case."""
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -59,127 +58,147 @@ def multirun(options: Namespace, folder: Path) -> int:
         InvalidInputError: When any job cannot be composed or its plan breaks a rule; nothing has
             been started then.
     """
-    jobs = expand_sweep(options.overrides, config_dir=folder)
-    _check_all(jobs, options, folder)
-    results = []
-    for index, job in enumerate(jobs):
-        print(f"job {index + 1}/{len(jobs)}: {' '.join(job)}", file=sys.stderr, flush=True)
-        results.append(_run_job(job, options, folder))
+    cases = _check_all(expand_sweep(options.overrides, config_dir=folder), options, folder)
+    settings = _common(cases)
+    require_engine(settings)
+    results = _skipped(cases) if options.resume else {}
+    waiting = [index for index in range(len(cases)) if index not in results]
+    titles = [f"job {number}/{len(waiting)}" for number in range(1, len(waiting) + 1)]
+    jobs = [
+        _job(cases[index], options, folder, title if settings.kind == "basic" else None)
+        for index, title in zip(waiting, titles, strict=True)
+    ]
+    for done, result in launch(jobs, settings):
+        results[waiting[done]] = result
+        if jobs[done].title is None:
+            _say_ended(titles[done], result)
+    listed = [results[index] for index in range(len(cases))]
     if options.json:
-        print_json({"jobs": [asdict(result) for result in results]})
+        print_json({"jobs": [asdict(without_output(result)) for result in listed]})
     else:
-        print_lines(_report(results))
-    return worst([result.exit_code for result in results])
+        print_lines(_report(listed))
+    return worst([result.exit_code for result in listed])
 
 
-def _check_all(jobs: Sequence[tuple[str, ...]], options: Namespace, folder: Path) -> None:
+def _check_all(
+    expanded: Sequence[tuple[str, ...]], options: Namespace, folder: Path
+) -> list[_Case]:
     problems: list[str] = []
     kinds: list[int] = []
-    seen: set[tuple[Path, str | None]] = set()
-    for job in jobs:
+    cases: list[_Case] = []
+    seen: dict[tuple[Path, str | None], str | None] = {}
+    for overrides in expanded:
         try:
-            config = compose_experiment(job, config_dir=folder)
-            config.require_frozen()
-            request = run_request(config, options)
-            if (request.plan_path, request.plan_digest) not in seen:
-                supervisor.check(request)
-                seen.add((request.plan_path, request.plan_digest))
+            cases.append(_case(overrides, options, folder, seen))
         except HarnessError as error:
             indented = str(error).replace("\n", "\n    ")
-            problems.append(f"{' '.join(job)}: {indented}")
+            problems.append(f"{' '.join(overrides)}: {indented}")
             kinds.append(int(error.exit_code))
     if problems:
         kind = NotEvaluableError if worst(kinds) == ExitCode.NOT_EVALUABLE else InvalidInputError
         raise kind(
-            f"{len(problems)} of {len(jobs)} jobs cannot be run, so none was started:\n  - "
+            f"{len(problems)} of {len(expanded)} jobs cannot be run, so none was started:\n  - "
             + "\n  - ".join(problems)
         )
+    return cases
 
 
-def _run_job(job: tuple[str, ...], options: Namespace, folder: Path) -> JobResult:
-    command = [sys.executable, "-m", "harness", "run", *job, "--config-dir", str(folder)]
+def _case(
+    overrides: tuple[str, ...],
+    options: Namespace,
+    folder: Path,
+    seen: dict[tuple[Path, str | None], str | None],
+) -> _Case:
+    """Compose a job, freeze its plan where that was asked for, and check the plan."""
+    config = compose_experiment(overrides, config_dir=folder, needs_plan=not options.freeze)
+    if options.freeze and _needs_plan(config):
+        path = freeze_plan(config)
+        overrides = (*overrides, f"plan={path}")
+        config = compose_experiment(overrides, config_dir=folder)
+    config.require_frozen()
+    request = run_request(config, options)
+    key = (request.plan_path, request.plan_digest)
+    if key not in seen:
+        seen[key] = supervisor.check(request).plan.digest
+    return _Case(
+        overrides=overrides,
+        plan=seen[key],
+        store=request.store.absolute(),
+        cache=request.cache,
+        settings=parse_settings(config.launcher, config.root),
+        is_faulty=config.fault is not None,
+    )
+
+
+def _needs_plan(config: ExperimentConfig) -> bool:
+    is_named = any(text.startswith("plan=") for text in config.overrides)
+    return not is_named and (config.plan_digest is None or bool(config.governed_changes))
+
+
+def _common(cases: Sequence[_Case]) -> LauncherSettings:
+    """The launcher of all jobs, which also share one store."""
+    stores = sorted({str(case.store) for case in cases})
+    if len(stores) > 1:
+        raise InvalidInputError(
+            "all records of a sweep go into one store", expected="one store", got=", ".join(stores)
+        )
+    settings = [case.settings for case in cases]
+    if any(each != settings[0] for each in settings):
+        kinds = ", ".join(sorted({each.kind for each in settings}))
+        raise InvalidInputError(
+            "all jobs of a sweep run on one launcher", expected="one launcher", got=kinds
+        )
+    return settings[0]
+
+
+def _skipped(cases: Sequence[_Case]) -> dict[int, JobResult]:
+    """Results of the cases that passed before, by the place of the case."""
+    plans = {case.plan for case in cases if case.plan is not None and not case.is_faulty}
+    found = passed_before(Store(cases[0].store), cases[0].cache or default_cache(), plans)
+    return {
+        index: JobResult(overrides=case.overrides, exit_code=0, skipped=found[case.plan])
+        for index, case in enumerate(cases)
+        if case.plan in found and not case.is_faulty
+    }
+
+
+def _job(case: _Case, options: Namespace, folder: Path, title: str | None) -> Job:
+    command = [sys.executable, "-m", "harness", "run", *case.overrides]
+    command += ["--config-dir", str(folder.absolute())]
     if options.json:
         command.append("--json")
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if options.json else None,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    errors: deque[str] = deque(maxlen=_KEPT_LINES)
-    output: deque[str] = deque(maxlen=100_000)
-    readers = [_reader(process.stderr, errors, sys.stderr), _reader(process.stdout, output, None)]
-    try:
-        code = process.wait()
-    except BaseException:
-        # An interrupt reaches the job as well; it ends its own children before it ends.
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
-    for reader in readers:
-        # A killed job's own children may still hold the pipe.
-        reader.join(timeout=5)
-    ended_by = signal.Signals(-code).name if code < 0 else None
-    result = _result("".join(output)) if options.json else None
-    return JobResult(
-        overrides=job,
-        exit_code=1 if code < 0 else code,
-        signal=ended_by,
-        message=_message(code, ended_by, list(errors), result),
-        result=result,
+    return Job(
+        overrides=case.overrides,
+        command=tuple(command),
+        folder=Path.cwd(),
+        as_json=options.json,
+        title=None if title is None else f"{title}: {' '.join(case.overrides)}",
     )
 
 
-def _reader(source: IO[str] | None, lines: "deque[str]", echo: IO[str] | None) -> threading.Thread:
-    def read() -> None:
-        if source is None:
-            return
-        with source:
-            while line := source.readline(_MAX_LINE):
-                lines.append(line)
-                if echo is not None:
-                    echo.write(line)
-                    echo.flush()
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return thread
+def _say_ended(title: str, result: JobResult) -> None:
+    print(f"{title} ended, {_state(result)}: {' '.join(result.overrides)}", file=sys.stderr)
+    if result.output:
+        print_lines([result.output.rstrip("\n")])
+    sys.stdout.flush()
 
 
-def _message(code: int, ended_by: str | None, errors: list[str], result: Any) -> str | None:
-    if code == ExitCode.PASSED:
-        return None
-    if ended_by is not None:
-        return f"killed by {ended_by}"
-    if isinstance(result, dict) and isinstance(result.get("error"), dict):
-        parts = result["error"]
-        named = [f"{name}: {parts[name]}" for name in ("got", "where", "hint") if parts.get(name)]
-        return "\n  ".join([f"error: {parts.get('problem')}", *named])
-    starts = [index for index, line in enumerate(errors) if line.startswith("error: ")]
-    if starts:
-        return "".join(errors[starts[-1] :]).rstrip()
-    if code == ExitCode.FAILED:
-        return "audited and failed; its own summary says why"
-    return errors[-1].rstrip() if errors else f"exit code {code}"
-
-
-def _result(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+def _state(result: JobResult) -> str:
+    if result.skipped is not None:
+        return f"passed before, record {bare_hex(result.skipped)[:16]}"
+    passed = result.exit_code == ExitCode.PASSED
+    return result.signal or ("passed" if passed else f"exit code {result.exit_code}")
 
 
 def _report(results: Sequence[JobResult]) -> list[str]:
     num_passed = sum(result.exit_code == ExitCode.PASSED for result in results)
-    lines = [f"sweep: {len(results)} jobs, {num_passed} passed, {len(results) - num_passed} not"]
+    num_skipped = sum(result.skipped is not None for result in results)
+    before = f", {num_skipped} of them before" if num_skipped else ""
+    lines = [
+        f"sweep: {len(results)} jobs, {num_passed} passed{before}, {len(results) - num_passed} not"
+    ]
     for result in results:
-        state = "passed" if result.exit_code == ExitCode.PASSED else f"exit code {result.exit_code}"
-        lines.append(f"  {result.signal or state:<12} {' '.join(result.overrides)}")
+        lines.append(f"  {_state(result):<12} {' '.join(result.overrides)}")
         if result.message is not None:
             lines += [f"      {line}" for line in result.message.splitlines()]
     return lines

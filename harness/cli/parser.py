@@ -52,6 +52,10 @@ def build_parser() -> Parser:
     _evidence(commands)
     doctor = _command(commands, "doctor", "harness.cli.machine:doctor", "what this machine can run")
     doctor.add_argument("--cache", type=Path, help="folder for fetched checkpoints")
+    completion = _command(
+        commands, "completion", "harness.cli.completion:completion", "print a shell's completion"
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
 
 
@@ -87,6 +91,16 @@ def _run(commands: "argparse._SubParsersAction[Parser]") -> None:
     _overrides(run)
     run.add_argument(
         "-m", "--multirun", action="store_true", help="run every combination of a,b values"
+    )
+    run.add_argument(
+        "--freeze",
+        action="store_true",
+        help="of a sweep: first freeze the plans that its jobs need",
+    )
+    run.add_argument(
+        "--resume",
+        action="store_true",
+        help="of a sweep: skip cases with a passing record of the same plan and source",
     )
 
 
@@ -170,7 +184,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     verify = _command(
         group, "verify", "harness.cli.audits:verify", "check and re-audit all of a store"
     )
-    verify.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    verify.add_argument("store", nargs="?", default="evidence", help="folder, or address")
     verify.add_argument("--plans", type=Path, help="folder of frozen plans to check as well")
     verify.add_argument(
         "--keys",
@@ -179,9 +193,12 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
         help="public keys (PEM file, or folder of them): every record must be signed by one",
     )
     promote = _command(
-        group, "promote", "harness.cli.evidence:promote", "copy a record into another store"
+        group,
+        "promote",
+        "harness.cli.evidence:promote",
+        "copy a record or study into another store",
     )
-    promote.add_argument("record", help="record file, digest, or first digits of one")
+    promote.add_argument("reference", help="file, digest, or first digits of a record or a study")
     _store(promote)
     promote.add_argument("--to", type=Path, default=Path("evidence"), help="default: evidence")
     diff = _command(group, "diff", "harness.cli.evidence:diff", "list differences of two records")
@@ -193,6 +210,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     merge.add_argument("other", type=Path, help="the store to copy from")
     merge.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    _remote(group)
     _signing(group)
     _log(group)
 
@@ -223,7 +241,20 @@ def _reading(group: "argparse._SubParsersAction[Parser]") -> None:
     report.add_argument("record", help="record file, digest, or first digits of one")
     report.add_argument("other", nargs="?", help="a second record, to be shown beside it")
     report.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new HTML file")
+    report.add_argument("--cache", type=Path, help="folder for the index")
     _store(report)
+
+
+def _remote(group: "argparse._SubParsersAction[Parser]") -> None:
+    for name, way in (("push", "to"), ("pull", "from")):
+        parser = _command(
+            group, name, f"harness.cli.remote:{name}", f"copy records {way} a remote store"
+        )
+        parser.add_argument("record", nargs="?", help="digest, or first digits of one")
+        parser.add_argument("url", help="a folder, s3://bucket/path, hf://datasets/owner/name/path")
+        parser.add_argument("--all", action="store_true", help="everything that statements name")
+        parser.set_defaults(usage=parser.prog)
+        _store(parser)
 
 
 def _signing(group: "argparse._SubParsersAction[Parser]") -> None:
@@ -270,3 +301,11 @@ def _log(commands: "argparse._SubParsersAction[Parser]") -> None:
     verify.add_argument("proof", type=Path)
     checkpoint_file(verify, required=True)
     verify.add_argument("--record", type=Path, metavar="FILE", help="the record's file itself")
+    consistency = add("consistency", "prove that a later checkpoint extends an older one")
+    shown = add("verify-consistency", "check such a proof without the store")
+    shown.add_argument("proof", type=Path)
+    for parser in (consistency, shown):
+        parser.add_argument("old", type=Path, help="file of the older checkpoint")
+        parser.add_argument("new", type=Path, help="file of the later checkpoint")
+    consistency.add_argument("store", type=Path, nargs="?", default=Path("evidence"))
+    consistency.add_argument("--out", type=Path, metavar="FILE", help="write it to a new file")

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import harness
 from harness.checkpoint.cache import default_cache
@@ -55,10 +54,11 @@ def device_request(config: ExperimentConfig) -> DeviceRequest:
 
 def run_request(config: ExperimentConfig, options: Namespace) -> RunRequest:
     """What the supervisor is asked to do for one composed experiment."""
-    device = device_request(config)
+    device, family = device_request(config), config.model["family"]
     if config.plan_digest is None:
-        # A plan named by its path brings its own kind of device.
-        device = device_of(load_plan(config.plan_path).plan, device)
+        # A plan named by its path brings its own family and kind of device.
+        plan = load_plan(config.plan_path).plan
+        device, family = device_of(plan, device), plan.adapter_data.family
     return RunRequest(
         experiment=config.name,
         plan_path=config.plan_path,
@@ -70,9 +70,5 @@ def run_request(config: ExperimentConfig, options: Namespace) -> RunRequest:
         allow_large=config.allow_large,
         as_json=options.json,
         command=("harness", *options.command_line),
-        **_planted(config),
+        **planted(config.fault, family),
     )
-
-
-def _planted(config: ExperimentConfig) -> dict[str, Any]:
-    return {} if config.fault is None else planted(config.fault)

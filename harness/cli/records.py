@@ -5,8 +5,8 @@ from pathlib import Path
 from harness.canonical import bare_hex
 from harness.errors import EvidenceError
 from harness.evidence.listing import ListedRecord
-from harness.evidence.record import LoadedRecord, load_record
-from harness.evidence.store import Store
+from harness.evidence.record import LoadedRecord, load_record, locate
+from harness.evidence.store import MIN_PREFIX, Store
 
 
 def open_store(root: Path) -> Store:
@@ -33,6 +33,29 @@ def find_record(reference: str, root: Path) -> LoadedRecord:
     """
     is_path = len(Path(reference).parts) > 1 or reference.endswith(".json")
     return load_record(reference, None if is_path else open_store(root))
+
+
+def find_study(reference: str, root: Path) -> tuple[Store, str] | None:
+    """The store and digest of the one study that a reference means, given as a record's may be.
+
+    Returns:
+        ``None`` when it means no study; it may then mean a record.
+
+    Raises:
+        EvidenceError: When it means both.
+    """
+    path = Path(reference)
+    if len(path.parts) > 1 or reference.endswith(".json"):
+        return (
+            locate(reference, None, "studies") if path.absolute().parent.name == "studies" else None
+        )
+    store, prefix = open_store(root), reference.removeprefix("sha256:").lower()
+    named = [d for d in store.digests("studies") if bare_hex(d).startswith(prefix)]
+    if len(prefix) < MIN_PREFIX or not named:
+        return None
+    if any(bare_hex(d).startswith(prefix) for d in store.digests("records")):
+        raise EvidenceError("both a record and a study start with these digits", got=reference)
+    return store, store.resolve(reference, "studies")
 
 
 def record_line(row: ListedRecord) -> str:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from harness.cli.multirun import multirun
 from harness.cli.output import safe
 from harness.cli.project import config_dir, run_request
+from harness.errors import InvalidInputError
 from harness.experiment import compose_experiment
 from harness.run import supervisor
 
@@ -16,6 +17,10 @@ def run(options: Namespace) -> int:
     folder = config_dir(options.config_dir)
     if options.multirun:
         return multirun(options, folder)
+    if options.freeze or options.resume:
+        raise InvalidInputError(
+            "--freeze and --resume are of a sweep", hint="add --multirun, or leave them out"
+        )
     config = compose_experiment(options.overrides, config_dir=folder)
     config.require_frozen()
     if config.governed_changes:

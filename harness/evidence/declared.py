@@ -377,6 +377,62 @@ TABLES: Mapping[str, Table] = dict(
             },
         ),
         _table(
+            "stage_greetings",
+            "producer",
+            "telemetry",
+            "stage",
+            {
+                "stage": "int",  # who said so, to this stage and to all others
+                "num_stages": "int",
+                "nonce": "str",  # made for one realization
+                "plan_digest": "str",
+                "start_layer": "int",
+                "end_layer": "int",
+                "dtype": "str",  # of the planes between stages
+                "width": "int",
+                "package_digest": "str",
+                "instruction_set": "str",
+                "torch_build": "str",
+            },
+            check="stages.complete",
+        ),
+        _table(
+            "crossings",
+            "producer",
+            "result",
+            "direction peer sequence",
+            {
+                "direction": "str",  # sent, received
+                "peer": "int",  # the other stage
+                "sequence": "int",  # of frames in this direction, from 0
+                "kind": "str",  # open, plane, token, restore
+                "session": "int",
+                "start_position": "int",
+                "num_rows": "int",
+                "dtype": "str",
+                "bytes": "int",
+                "digest": "str?",  # of a plane
+                "token": "int?",
+            },
+            check="stages.crossings",
+        ),
+        _table(
+            "stage_times",
+            "producer",
+            "telemetry",
+            "repetition phase step",
+            {
+                "repetition": "int",
+                "phase": "str",
+                "step": "int",
+                "received_ns": "int",  # until the plane before this stage was here
+                "compute_ns": "int",
+                "sent_ns": "int",  # until the plane was taken, and the token came or went
+                "digest_ns": "int",  # of what crossed; in none of the others
+            },
+            check="stages.complete",
+        ),
+        _table(
             "facts",
             "producer",
             "result",

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from harness.errors import EvidenceError, NotEvaluableError
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Follow no link, and block on nothing."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -23,7 +24,7 @@ def open_regular(path: Path) -> BufferedReader:
         EvidenceError: When it is missing, a link, a folder, a pipe, a device, or unreadable.
     """
     try:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, OPEN_FLAGS)
     except FileNotFoundError as error:
         raise EvidenceError(
             "evidence file is missing", where=str(path), hint="restore it, or check the reference"

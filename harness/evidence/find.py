@@ -1,8 +1,9 @@
 """Finding records by what they say: experiment, plan, model, verdict, date, commit.
 
 The index proposes, the store decides: every record that is returned was read from the store, with
-its verdicts, and is left out when it does not say what was asked for. Knows fields and patterns,
-nothing of how an index is kept.
+its verdicts and against their digests, and is left out when it does not say what was asked for.
+Whether a statement keeps its rules is not asked. Knows fields and patterns, nothing of how an index
+is kept.
 """
 
 import re
@@ -14,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.errors import HarnessError, InvalidInputError
-from harness.evidence.index import UNREAD, Index
+from harness.evidence.index import UNREAD, Index, read_words
 from harness.evidence.listing import DISPUTED, ListedRecord, status_of
-from harness.evidence.record import LoadedRecord, LoadedVerdict, load_record, load_verdict
 from harness.evidence.scan import one_line
 from harness.evidence.store import Store
 
@@ -137,36 +137,20 @@ def _as_stored(
 ) -> ListedRecord | None:
     """One record as the store holds it; ``None`` when it is not what was asked for."""
     try:
-        record = load_record(digest, store)
-        verdicts = _verdicts(store, digest, named)
+        words = read_words(store, "records", digest)
+        verdicts = [read_words(store, "verdicts", each) for each in named]
     except HarnessError as error:
         return ListedRecord(digest=digest, problem=one_line(error))
-    status = status_of(verdict.predicate.status for verdict in verdicts)
-    texts = _texts(record, status)
+    statuses = [each["status"] or "" for each in verdicts if each["record"] == digest]
+    status = status_of(statuses)
+    texts = {**words, "verdict": status or NOT_AUDITED}
     if not all(condition.holds(texts[condition.field]) for condition in conditions):
         return None
     return ListedRecord(
         digest=digest,
-        experiment=record.predicate.experiment,
-        plan_digest=record.predicate.plan.digest,
+        experiment=words["experiment"],
+        plan_digest=words["plan"],
         status=status,
-        started_at=record.predicate.started_at,
-        num_verdicts=len(verdicts),
+        started_at=words["date"],
+        num_verdicts=len(statuses),
     )
-
-
-def _verdicts(store: Store, record: str, named: Sequence[str]) -> list[LoadedVerdict]:
-    loaded = [load_verdict(digest, store) for digest in named]
-    return [verdict for verdict in loaded if verdict.predicate.record_digest == record]
-
-
-def _texts(record: LoadedRecord, status: str | None) -> dict[str, str | None]:
-    found = record.predicate
-    return {
-        "experiment": found.experiment,
-        "plan": found.plan.digest,
-        "model": found.plan.model.repository,
-        "verdict": status or NOT_AUDITED,
-        "date": found.started_at,
-        "commit": found.source.git_commit,
-    }

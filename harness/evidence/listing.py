@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import InvalidInputError
-from harness.evidence.record import LoadedVerdict, load_record, verdicts_by_record
+from harness.evidence.record import VerdictLine, load_record, verdicts_by_record
 from harness.evidence.scan import one_line
 from harness.evidence.store import Store
 
@@ -38,7 +38,7 @@ def list_records(store: Store) -> list[ListedRecord]:
     return sorted(listed, key=lambda row: (row.started_at or "", row.digest), reverse=True)
 
 
-def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedRecord:
+def _listed(store: Store, digest: str, verdicts: list[VerdictLine]) -> ListedRecord:
     try:
         record = load_record(digest, store).predicate
     except InvalidInputError as error:
@@ -47,7 +47,7 @@ def _listed(store: Store, digest: str, verdicts: list[LoadedVerdict]) -> ListedR
         digest=digest,
         experiment=record.experiment,
         plan_digest=record.plan.digest,
-        status=status_of(verdict.predicate.status for verdict in verdicts),
+        status=status_of(verdict.status for verdict in verdicts),
         started_at=record.started_at,
         num_verdicts=len(verdicts),
     )

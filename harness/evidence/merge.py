@@ -55,7 +55,7 @@ def merge(source: Store, target: Store) -> Merge:
     shards: list[str] = []
     if has_log(source.root) or has_log(target.root):
         target.start_log()
-        shards = [shard.id for shard in read_log(source.root) if _take(shard, target.root)]
+        shards = [shard.id for shard in read_log(source.root) if take_shard(shard, target.root)]
         target.log(leaves, again=True)
     return Merge(files=tuple(sorted(files)), shards=tuple(shards))
 
@@ -106,8 +106,13 @@ def _require_prefixes(source: Path, target: Path) -> None:
         )
 
 
-def _take(shard: Shard, target: Path) -> bool:
-    """Bring a shard to the length it has here; whether that changed anything."""
+def take_shard(shard: Shard, target: Path) -> bool:
+    """Bring the shard of a store to the length that it has elsewhere; whether that changed it.
+
+    Args:
+        shard: As it is elsewhere; the store's own begins with it, or it with the store's own.
+        target: The store's folder.
+    """
     path = shard_path(target, shard.id)
     ours = read_shard(path) if path.exists() else None
     num_known = 0 if ours is None else len(ours.lines)

@@ -30,7 +30,7 @@ _MAGIC = b"PAR1"
 
 @dataclass(frozen=True, kw_only=True)
 class PageTotals:
-    """Sums over the pages of one column chunk."""
+    """Sums over the pages of one column chunk, or of all."""
 
     num_bytes: int
     """Bytes when decompressed, with the page headers, as a footer counts them."""
@@ -53,8 +53,8 @@ def check_footer(data: bytes) -> None:
         raise ValueError(f"footer of {length} bytes, more than {MAX_FOOTER_BYTES} or the file")
 
 
-def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> None:
-    """Refuse a file that would grow beyond the limits.
+def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> PageTotals:
+    """Refuse a file that would grow beyond the limits; returns what it grows to.
 
     Args:
         meta: The file's ``pyarrow.parquet.FileMetaData``.
@@ -83,6 +83,7 @@ def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> N
                     f"{max_bytes} or {max_cells}"
                 )
             _check_column(column, data)
+    return PageTotals(num_bytes=num_bytes, num_values=cells)
 
 
 def _check_column(column: Any, data: bytes) -> None:

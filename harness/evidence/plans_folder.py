@@ -34,7 +34,7 @@ def verify_plans(folder: Path) -> list[Problem]:
     problems: list[Problem] = []
     limit = MAX_FILE_BYTES["plans"]
     entries = scan(folder, problems, max_bytes=limit, subfolders=(_MANIFESTS,))
-    files = {file.path.name: file for file in hash_all(entries, problems)}
+    files = {file.name: file for file in hash_all(entries, problems)}
     manifests = _verify_manifests(folder / _MANIFESTS, problems)
     named: set[str] = set()
     for name, file in files.items():
@@ -60,10 +60,10 @@ def _verify_plan(
     named: set[str],
     problems: list[Problem],
 ) -> None:
-    sidecar = files.get(file.path.name + _SUFFIX)
+    sidecar = files.get(file.name + _SUFFIX)
     if sidecar is None:
-        path = file.path.with_name(file.path.name + _SUFFIX)
-        problems.append(problem(path, "missing", f"{file.path.name} has no sidecar"))
+        path = file.path.with_name(file.name + _SUFFIX)
+        problems.append(problem(path, "missing", f"{file.name} has no sidecar"))
     else:
         _verify_sidecar(file, sidecar.path, problems)
     try:
@@ -96,8 +96,8 @@ def _verify_sidecar(file: FoundFile, sidecar: Path, problems: list[Problem]) -> 
         problems.append(problem(sidecar, "invalid", text))
         return
     digest, name = f"sha256:{match.group(1).decode()}", match.group(2).decode("utf-8", "replace")
-    if name != file.path.name:
-        text = f"names {name!r}, not {file.path.name!r}"
+    if name != file.name:
+        text = f"names {name!r}, not {file.name!r}"
         problems.append(problem(sidecar, "broken_reference", text))
     if digest != file.digest:
         kind, text = describe_damage(file.path, digest, size_bytes=file.size_bytes)
@@ -111,7 +111,7 @@ def _verify_manifests(folder: Path, problems: list[Problem]) -> dict[str, Path]:
     sound = {}
     limit = MAX_FILE_BYTES["manifests"]
     for file in hash_all(scan(folder, problems, max_bytes=limit), problems):
-        digest = f"sha256:{file.path.name.removesuffix('.jsonl')}"
+        digest = f"sha256:{file.name.removesuffix('.jsonl')}"
         if file.path.suffix != ".jsonl" or not is_digest(digest):
             text = "is not named by a digest, expected <64 hex digits>.jsonl"
             problems.append(problem(file.path, "extra", text))

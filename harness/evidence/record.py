@@ -5,10 +5,11 @@ what they mean.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.canonical import is_digest
 from harness.errors import EvidenceError, InvalidInputError
@@ -19,7 +20,7 @@ from harness.evidence.statement import (
     verdict_predicate,
 )
 from harness.evidence.store import SUFFIXES, Kind, Store
-from harness.evidence.tables import WrittenTable
+from harness.evidence.tables import WrittenTable, table_place
 
 Rows = list[dict[str, Any]]
 
@@ -40,40 +41,43 @@ class LoadedRecord:
         numbers = {table.realization for table in self.predicate.tables}
         return tuple(sorted(number for number in numbers if number is not None))
 
-    def table(self, name: str, realization: int | None = None) -> WrittenTable | None:
+    def table(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> WrittenTable | None:
         """The reference to one table, or ``None`` when the record does not name it."""
         for table in self.predicate.tables:
-            if (table.name, table.realization) == (name, realization):
+            if (table.name, table.realization, table.stage) == (name, realization, stage):
                 return table
         return None
 
-    def rows(self, name: str, realization: int | None = None) -> Rows:
+    def rows(self, name: str, realization: int | None = None, stage: int | None = None) -> Rows:
         """Rows of one table.
 
         Args:
             name: The table's name.
             realization: Which realization's table; ``None`` is the table of the whole record.
+            stage: Which stage's; ``None`` where there are none, or the table is of them all.
 
         Raises:
             EvidenceError: When the record does not name it, or its file is damaged.
         """
-        table = self.table(name, realization)
+        table = self.table(name, realization, stage)
         if table is None:
             raise EvidenceError(
                 "the record has no such table",
                 expected=", ".join(sorted({table.name for table in self.predicate.tables})),
-                got=name if realization is None else f"{name} of realization {realization}",
+                got=table_place(name, realization, stage),
                 where=str(self.store.path("records", self.digest)),
             )
         return self.store.read_table_rows(table)
 
     def by_realization(self, name: str) -> dict[int | None, Rows]:
-        """Rows of every table of that name; empty when the record names none."""
-        return {
-            table.realization: self.store.read_table_rows(table)
-            for table in self.predicate.tables
-            if table.name == name
-        }
+        """Rows of every table of that name, stage after stage; empty when there is none."""
+        found: dict[int | None, Rows] = {}
+        for table in self.predicate.tables:
+            if table.name == name:
+                found.setdefault(table.realization, []).extend(self.store.read_table_rows(table))
+        return found
 
     def plan_bytes(self) -> bytes:
         """Bytes of the plan file the record is about."""
@@ -137,16 +141,24 @@ def verdicts_of(store: Store, record_digest: str) -> list[LoadedVerdict]:
     return sorted(found, key=verdict_age)
 
 
-def verdicts_by_record(store: Store) -> dict[str, list[LoadedVerdict]]:
+class VerdictLine(NamedTuple):
+    """What a listing keeps of a verdict: there may be very many."""
+
+    digest: str
+    status: str
+
+
+def verdicts_by_record(store: Store) -> dict[str, list[VerdictLine]]:
     """Readable verdicts by record digest, oldest first; verification reports the others."""
-    found: dict[str, list[LoadedVerdict]] = {}
+    found: dict[str, list[tuple[tuple[tuple[int, ...], int, str], VerdictLine]]] = {}
     for digest in store.digests("verdicts"):
         try:
             verdict = load_verdict(digest, store)
         except InvalidInputError:
             continue
-        found.setdefault(verdict.predicate.record_digest, []).append(verdict)
-    return {record: sorted(listed, key=verdict_age) for record, listed in found.items()}
+        line = VerdictLine(digest, sys.intern(verdict.predicate.status))
+        found.setdefault(verdict.predicate.record_digest, []).append((verdict_age(verdict), line))
+    return {record: [line for _, line in sorted(listed)] for record, listed in found.items()}
 
 
 def verdict_age(verdict: LoadedVerdict) -> tuple[tuple[int, ...], int, str]:

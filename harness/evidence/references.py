@@ -45,11 +45,16 @@ def parse_kind(kind: Kind, path: Path) -> dict[str, Any]:
     Raises:
         InvalidInputError: When it is not one.
     """
+    return parse_kind_bytes(kind, path.read_bytes(), where=str(path))
+
+
+def parse_kind_bytes(kind: Kind, data: bytes, *, where: str) -> dict[str, Any]:
+    """Parse and check the bytes of a statement of one kind (see :func:`parse_kind`)."""
     if kind == "studies":
-        return parse_study(path.read_bytes(), where=str(path))
-    statement = parse_statement(path.read_bytes(), where=str(path))
+        return parse_study(data, where=where)
+    statement = parse_statement(data, where=where)
     if statement["predicateType"] != STATEMENT_TYPES[kind]:
-        raise EvidenceError(f"another kind of statement among the {kind}", where=str(path))
+        raise EvidenceError(f"another kind of statement among the {kind}", where=where)
     return statement
 
 
@@ -82,5 +87,6 @@ def references_of(statement: Mapping[str, Any], path: Path) -> list[Reference]:
         found.append(refer("manifests", record.manifest_digest, "the tensor manifest"))
     for table in record.tables:
         suffix = "" if table.realization is None else f" of realization {table.realization}"
+        suffix += "" if table.stage is None else f", stage {table.stage}"
         found.append(refer("tables", table.digest, f"table {table.name}{suffix}", table))
     return found

@@ -33,7 +33,7 @@ from harness.evidence.predicates import (
     Status,
     VerdictPredicate,
 )
-from harness.evidence.tables import WrittenTable
+from harness.evidence.tables import WrittenTable, table_place
 
 __all__ = [
     "MAX_RECORD_CELLS",
@@ -83,6 +83,9 @@ def record_statement(predicate: RecordPredicate) -> dict[str, Any]:
         EvidenceError: When the statement breaks the schema, repeats a table, or exceeds 64 KB.
     """
     document = _plain(predicate)
+    for table in document["tables"]:
+        if table["stage"] is None:
+            del table["stage"]
     document["tables"].sort(key=_table_order)
     statement = {
         "_type": STATEMENT_TYPE,
@@ -214,8 +217,8 @@ def _broken_rules_of(data: bytes) -> tuple[str, ...]:
 def _record_subjects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     subjects = [("plan", document["plan"]["file_digest"])]
     for table in document["tables"]:
-        suffix = "" if table["realization"] is None else f"/r{table['realization']}"
-        subjects.append((f"tables/{table['name']}{suffix}", table["digest"]))
+        place = table_place(table["name"], table["realization"], table.get("stage"))
+        subjects.append((f"tables/{place}", table["digest"]))
     return [{"name": name, "digest": {"sha256": bare_hex(digest)}} for name, digest in subjects]
 
 
@@ -229,7 +232,7 @@ def _record_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[str
         problems.append("$.subject: does not agree with predicate.plan and predicate.tables")
     order = [_table_order(table) for table in document["tables"]]
     if order != sorted(order):
-        problems.append("$.predicate.tables: not sorted by name and realization")
+        problems.append("$.predicate.tables: not sorted by name, realization and stage")
     if len(set(order)) != len(order):
         problems.append("$.predicate.tables: a table is named twice")
     cells = 0
@@ -264,8 +267,10 @@ def _verdict_errors(subjects: list[Any], document: Mapping[str, Any]) -> list[st
     return problems
 
 
-def _table_order(table: Mapping[str, Any]) -> tuple[str, int]:
-    return table["name"], -1 if table["realization"] is None else table["realization"]
+def _table_order(table: Mapping[str, Any]) -> tuple[str, int, int]:
+    places = (table["realization"], table.get("stage"))
+    realization, stage = (-1 if place is None else place for place in places)
+    return table["name"], realization, stage
 
 
 def _check_size(data: bytes, where: str) -> None:

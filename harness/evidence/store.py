@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.canonical import bare_hex, is_digest, sha256_digest, sync_folder, write_durable
+from harness.canonical import (
+    bare_hex,
+    file_digest,
+    is_digest,
+    sha256_digest,
+    sync_folder,
+    write_durable,
+)
 from harness.errors import EvidenceError
 from harness.evidence.files import occupied, read_regular, refuse_linked_folder, writing
 from harness.evidence.log.shard import LOG_FOLDER, Leaf, has_log, not_yet_logged
@@ -61,7 +68,7 @@ MAX_FILE_BYTES: Mapping[Kind, int] = {
     "tensors": (1 << 30) + (16 << 20),
 }
 SIGNATURE_FOLDER = "signatures"
-_MIN_PREFIX = 4
+MIN_PREFIX = 4
 _HEX_PREFIX = re.compile(r"\A[0-9a-f]{1,64}\Z")
 
 
@@ -178,6 +185,15 @@ class Store:
         """Whether a regular file has this name; its bytes are not read."""
         return self._size(self.path(kind, digest)) is not None
 
+    def size(self, kind: Kind, digest: str) -> int:
+        """Size in bytes of a file that the store holds."""
+        return self._require(kind, digest).size_bytes
+
+    def leaf(self, name: str) -> Leaf:
+        """The leaf that binds a file of the store as it is, by its name inside the store."""
+        path = self.root / name
+        return Leaf(name=name, size_bytes=path.lstat().st_size, digest=file_digest(path))
+
     def digests(self, kind: Kind) -> list[str]:
         """Digests of every properly named file of a kind, sorted."""
         folder = self.root / kind
@@ -253,10 +269,10 @@ class Store:
             if self.has(kind, reference):
                 return reference  # without a look at every other name
         prefix = reference.removeprefix("sha256:").lower()
-        if len(prefix) < _MIN_PREFIX or not _HEX_PREFIX.match(prefix):
+        if len(prefix) < MIN_PREFIX or not _HEX_PREFIX.match(prefix):
             raise EvidenceError(
                 "not a reference to evidence",
-                expected=f"a path, or at least {_MIN_PREFIX} hexadecimal digits of a digest",
+                expected=f"a path, or at least {MIN_PREFIX} hexadecimal digits of a digest",
                 got=repr(reference)[:200],
             )
         found = [d for d in self.digests(kind) if bare_hex(d).startswith(prefix)]

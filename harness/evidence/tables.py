@@ -5,6 +5,7 @@ of what the columns mean.
 """
 
 import io
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,13 @@ MAX_TABLE_BYTES = 256 << 20
 """Most bytes of one table, in its file and decompressed."""
 MAX_TABLE_CELLS = 1 << 24
 """Most values of one table, counting each element of a list."""
+MAX_ROWS_BYTES = 768 << 20
+"""Most memory that the rows of one table may take, by :func:`rows_bytes`."""
+_VALUE_BYTES = 64
+"""Of an object without its characters: the largest, an empty text or list, and its place."""
+_COPIES = 6
+"""Bytes of memory for each byte of a value: four in a text with one wide character, and two in the
+buffers that it is made from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +45,14 @@ class WrittenTable:
     digest: str
     num_rows: int
     size_bytes: int
+    stage: int | None = None
+    """Which stage of a chain it is about; ``None`` where there are no stages, or it covers all."""
+
+
+def table_place(name: str, realization: int | None, stage: int | None) -> str:
+    """How one table of a record is written, such as ``steps/r0`` or ``steps/r0/s1``."""
+    parts = (name, "" if realization is None else f"/r{realization}")
+    return "".join((*parts, "" if stage is None else f"/s{stage}"))
 
 
 def encode(name: str, rows: Iterable[Mapping[str, Any]]) -> tuple[bytes, int]:
@@ -116,6 +132,19 @@ def inspect(name: str, data: bytes, *, where: str) -> int:
         raise EvidenceError(f"not a table {name}", got=str(error)[:500], where=where) from error
 
 
+def rows_bytes(num_columns: int, num_rows: int, num_values: int, num_bytes: int) -> int:
+    """An upper bound of the memory that rows take as objects, which no file size shows.
+
+    Args:
+        num_columns: Columns of the table.
+        num_rows: Its rows, each a dictionary.
+        num_values: Its values, counting nulls and the elements of lists.
+        num_bytes: Its values as bytes, decompressed.
+    """
+    row = sys.getsizeof(dict.fromkeys(range(num_columns))) + _VALUE_BYTES
+    return num_rows * row + num_values * _VALUE_BYTES + num_bytes * _COPIES
+
+
 def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
     table = _ALL_TABLES.get(name)
     if table is None:
@@ -132,5 +161,12 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
             got=str(file.schema_arrow.names)[:2000],
             where=where,
         )
-    check_bounds(file.metadata, data, max_bytes=MAX_TABLE_BYTES, max_cells=MAX_TABLE_CELLS)
+    found = check_bounds(file.metadata, data, max_bytes=MAX_TABLE_BYTES, max_cells=MAX_TABLE_CELLS)
+    num_rows = file.metadata.num_rows
+    needed = rows_bytes(len(table.columns), num_rows, found.num_values, found.num_bytes)
+    if needed > MAX_ROWS_BYTES:
+        raise ValueError(
+            f"too large: its {num_rows} rows can take {needed} bytes of memory, more than "
+            f"{MAX_ROWS_BYTES}"
+        )
     return file

@@ -4,11 +4,10 @@ Statements are checked against their schemas and against what they refer to, the
 signatures where there are any. Whether a record *passes* is the auditor's question, not asked here.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.canonical import bare_hex, is_digest, parse_json
 from harness.errors import EvidenceError, InvalidInputError
@@ -23,7 +22,6 @@ from harness.evidence.signing.keys import AllowedKeys
 from harness.evidence.signing.verify import check_signatures
 from harness.evidence.statement import (
     RecordPredicate,
-    VerdictPredicate,
     record_predicate,
     verdict_predicate,
 )
@@ -33,9 +31,25 @@ from harness.evidence.tables import inspect
 __all__ = ["Problem", "verify_store"]
 
 
+class _PlanWords(NamedTuple):
+    """What a record says of its plan; equal words are kept once."""
+
+    file_digest: str
+    said: tuple[tuple[tuple[str, ...], str | None], ...]
+    """Places in a plan, and what the record says stands there."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Missing:
+    """A file that is not here; statements that name it."""
+
+    first: str
+    num_referrers: int = 1
+
+
 @dataclass(kw_only=True)
 class _Stock:
-    """What a store was found to hold."""
+    """What a store was found to hold; no statement is kept, since there may be very many."""
 
     store: Store
     sound: dict[tuple[Kind, str], FoundFile] = field(default_factory=dict)
@@ -44,13 +58,20 @@ class _Stock:
     """Files named by a digest that their bytes do not have."""
     strays: list[tuple[Kind, FoundFile]] = field(default_factory=list)
     """Files not named by a digest."""
+    elsewhere: set[tuple[Kind, str]] = field(default_factory=set)
+    """Files whose bytes are here under another name."""
     signatures: list[FoundFile] = field(default_factory=list)
-    records: dict[str, RecordPredicate] = field(default_factory=dict)
-    verdicts: dict[str, VerdictPredicate] = field(default_factory=dict)
-    references: list[Reference] = field(default_factory=list)
-    """From valid statements under their own names."""
+    records: dict[str, _PlanWords] = field(default_factory=dict)
+    """What each record says of its plan."""
+    verdicts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Digests of the record and of the plan that each verdict names."""
     named: set[tuple[Kind, str]] = field(default_factory=set)
     """Files that any readable statement names, also a renamed one."""
+    missing: dict[tuple[Kind, str], _Missing] = field(default_factory=dict)
+    declared_bytes: dict[tuple[Kind, str], int] = field(default_factory=dict)
+    """Sizes that statements give to damaged files."""
+    num_rows: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    """Rows of each table by its digest and the name it goes by, which is looked into once."""
 
 
 def verify_store(
@@ -74,7 +95,6 @@ def verify_store(
     _report_damage(stock, problems)
     _report_missing(stock, problems)
     _report_unnamed(stock, problems)
-    _check_tables(stock, problems)
     _check_plans(stock, problems)
     _check_verdicts(stock, problems)
     problems += check_signatures(stock.signatures, _record_paths(stock), keys)
@@ -88,31 +108,32 @@ def verify_store(
 def _take_stock(root: Path, problems: list[Problem]) -> _Stock:
     stock = _Stock(store=Store(root))
     folders = (*SUFFIXES, SIGNATURE_FOLDER, LOG_FOLDER)
-    for path, _ in scan(root, problems, max_bytes=1 << 62, subfolders=folders):
-        problems.append(problem(path, "extra", f"does not belong into {root.name}"))
-    listed: dict[Path, Kind] = {}
-    entries = []
+    for entry in scan(root, problems, max_bytes=1 << 62, subfolders=folders):
+        problems.append(problem(entry.path, "extra", f"does not belong into {root.name}"))
     for kind in SUFFIXES:
         folder = root / kind
         # A link in a folder's place was reported with the root's entries.
         if folder.is_dir() and not folder.is_symlink():
             found = scan(folder, problems, max_bytes=MAX_FILE_BYTES[kind])
-            listed |= {path: kind for path, _ in found}
-            entries += found
-    for file in hash_all(entries, problems):
-        kind = listed[file.path]
-        digest = _digest_of_name(file.path, kind)
-        if digest is None:
-            stock.strays.append((kind, file))
-        elif digest == file.digest:
-            stock.sound[kind, digest] = file
-        else:
-            stock.damaged[kind, digest] = file
+            for file in hash_all(found, problems):
+                _take(stock, kind, file)
     signatures = root / SIGNATURE_FOLDER
     if signatures.is_dir() and not signatures.is_symlink():
         found = scan(signatures, problems, max_bytes=MAX_ENVELOPE_BYTES)
         stock.signatures = hash_all(found, problems)
+    stock.elsewhere.update((kind, file.digest) for kind, file in _unsound(stock))
     return stock
+
+
+def _take(stock: _Stock, kind: Kind, file: FoundFile) -> None:
+    suffix = SUFFIXES[kind]
+    digest = f"sha256:{file.name.removesuffix(suffix)}"
+    if not file.name.endswith(suffix) or not is_digest(digest):
+        stock.strays.append((kind, file))
+    elif digest == file.digest:
+        stock.sound[kind, digest] = file
+    else:
+        stock.damaged[kind, digest] = file
 
 
 def _record_paths(stock: _Stock) -> dict[str, Path]:
@@ -121,17 +142,13 @@ def _record_paths(stock: _Stock) -> dict[str, Path]:
 
 def _by_name(stock: _Stock) -> dict[str, FoundFile]:
     """Files under their own names, by name inside the store; damaged ones are reported already."""
-    files = {f"{kind}/{file.path.name}": file for (kind, _), file in stock.sound.items()}
-    signatures = {f"{SIGNATURE_FOLDER}/{file.path.name}": file for file in stock.signatures}
+    files = {f"{kind}/{file.name}": file for (kind, _), file in stock.sound.items()}
+    signatures = {f"{SIGNATURE_FOLDER}/{file.name}": file for file in stock.signatures}
     return files | signatures
 
 
-def _digest_of_name(path: Path, kind: Kind) -> str | None:
-    digest = f"sha256:{path.name.removesuffix(SUFFIXES[kind])}"
-    return digest if path.name.endswith(SUFFIXES[kind]) and is_digest(digest) else None
-
-
 def _read_statements(stock: _Stock, problems: list[Problem]) -> None:
+    words: dict[_PlanWords, _PlanWords] = {}
     for (kind, digest), file in stock.sound.items():
         if kind not in STATEMENT_TYPES:
             continue
@@ -141,11 +158,13 @@ def _read_statements(stock: _Stock, problems: list[Problem]) -> None:
             problems.append(problem(file.path, "invalid", one_line(error)))
             continue
         if kind == "records":
-            stock.records[digest] = record_predicate(statement)
+            said = _plan_words(record_predicate(statement))
+            stock.records[digest] = words.setdefault(said, said)
         elif kind == "verdicts":
-            stock.verdicts[digest] = verdict_predicate(statement)
-        stock.references.extend(references_of(statement, file.path))
-    stock.named.update((reference.kind, reference.digest) for reference in stock.references)
+            verdict = verdict_predicate(statement)
+            stock.verdicts[digest] = (verdict.record_digest, verdict.plan_digest)
+        for reference in references_of(statement, file.path):
+            _follow(stock, reference, problems)
     for kind, file in _unsound(stock):
         if kind in STATEMENT_TYPES:
             try:
@@ -155,23 +174,73 @@ def _read_statements(stock: _Stock, problems: list[Problem]) -> None:
             stock.named.update((reference.kind, reference.digest) for reference in references)
 
 
+def _plan_words(record: RecordPredicate) -> _PlanWords:
+    plan = record.plan
+    return _PlanWords(
+        plan.file_digest,
+        (
+            (("digest",), plan.digest),
+            (("schema",), plan.schema),
+            (("plan_version",), plan.plan_version),
+            (("model", "repository"), plan.model.repository),
+            (("model", "revision"), plan.model.revision),
+            (("checkpoint", "manifest", "digest"), record.manifest_digest),
+        ),
+    )
+
+
+def _follow(stock: _Stock, reference: Reference, problems: list[Problem]) -> None:
+    """Compare one reference of a sound statement with what is here."""
+    key = (reference.kind, reference.digest)
+    stock.named.add(key)
+    file, table = stock.sound.get(key), reference.table
+    if file is None:
+        if table is not None and key in stock.damaged:
+            stock.declared_bytes[key] = table.size_bytes
+        elif key not in stock.damaged and key not in stock.elsewhere:
+            _miss(stock, key, f"{reference.label} of {reference.referrer.name}")
+        return
+    if table is None:
+        return
+    looked_up = (reference.digest, table.name)
+    if looked_up not in stock.num_rows:
+        stock.num_rows[looked_up] = _num_rows(table.name, file, problems)
+    num_rows = stock.num_rows[looked_up]
+    if num_rows is None:
+        return
+    for what, said, found in (
+        ("rows", table.num_rows, num_rows),
+        ("bytes", table.size_bytes, file.size_bytes),
+    ):
+        if said != found:
+            text = f"gives {reference.label} {said} {what}, the file has {found}"
+            problems.append(problem(reference.referrer, "broken_reference", text))
+
+
+def _miss(stock: _Stock, key: tuple[Kind, str], text: str) -> None:
+    known = stock.missing.get(key)
+    if known is None:
+        stock.missing[key] = _Missing(first=text)
+    else:
+        known.first = min(known.first, text)
+        known.num_referrers += 1
+
+
 def _unsound(stock: _Stock) -> Iterator[tuple[Kind, FoundFile]]:
     yield from ((kind, file) for (kind, _), file in stock.damaged.items())
     yield from stock.strays
 
 
 def _report_damage(stock: _Stock, problems: list[Problem]) -> None:
-    sizes = {
-        (reference.kind, reference.digest): reference.table.size_bytes
-        for reference in stock.references
-        if reference.table is not None
-    }
     for key, file in stock.damaged.items():
         if _was_renamed(stock, key[0], file):
             problems.append(_renamed(stock, key[0], file))
             continue
         kind, text = describe_damage(
-            file.path, key[1], size_bytes=file.size_bytes, declared_bytes=sizes.get(key)
+            file.path,
+            key[1],
+            size_bytes=file.size_bytes,
+            declared_bytes=stock.declared_bytes.get(key),
         )
         problems.append(problem(file.path, kind, text))
     for kind, file in stock.strays:
@@ -194,16 +263,10 @@ def _renamed(stock: _Stock, kind: Kind, file: FoundFile) -> Problem:
 
 
 def _report_missing(stock: _Stock, problems: list[Problem]) -> None:
-    elsewhere = {(kind, file.digest) for kind, file in _unsound(stock)}
-    missing: dict[tuple[Kind, str], list[str]] = defaultdict(list)
-    for reference in stock.references:
-        key = (reference.kind, reference.digest)
-        if key not in stock.sound and key not in stock.damaged and key not in elsewhere:
-            missing[key].append(f"{reference.label} of {reference.referrer.name}")
-    for (kind, digest), referrers in missing.items():
-        text = f"is missing: {sorted(referrers)[0]}"
-        if len(referrers) > 1:
-            text += f", and {len(referrers) - 1} more"
+    for (kind, digest), missing in stock.missing.items():
+        text = f"is missing: {missing.first}"
+        if missing.num_referrers > 1:
+            text += f", and {missing.num_referrers - 1} more"
         problems.append(problem(stock.store.path(kind, digest), "missing", text))
 
 
@@ -212,29 +275,6 @@ def _report_unnamed(stock: _Stock, problems: list[Problem]) -> None:
         if key[0] not in STATEMENT_TYPES and key not in stock.named:
             text = "no statement that can be read names it"
             problems.append(problem(file.path, "extra", text))
-
-
-def _check_tables(stock: _Stock, problems: list[Problem]) -> None:
-    # Many statements may name one table, which is looked into once for each name it goes by.
-    inspected: dict[tuple[str, str], int | None] = {}
-    for reference in stock.references:
-        file = stock.sound.get((reference.kind, reference.digest))
-        table = reference.table
-        if file is None or table is None:
-            continue
-        key = (reference.digest, table.name)
-        if key not in inspected:
-            inspected[key] = _num_rows(table.name, file, problems)
-        num_rows = inspected[key]
-        if num_rows is None:
-            continue
-        for what, said, found in (
-            ("rows", table.num_rows, num_rows),
-            ("bytes", table.size_bytes, file.size_bytes),
-        ):
-            if said != found:
-                text = f"gives {reference.label} {said} {what}, the file has {found}"
-                problems.append(problem(reference.referrer, "broken_reference", text))
 
 
 def _num_rows(name: str, file: FoundFile, problems: list[Problem]) -> int | None:
@@ -246,39 +286,43 @@ def _num_rows(name: str, file: FoundFile, problems: list[Problem]) -> int | None
 
 
 def _check_plans(stock: _Stock, problems: list[Problem]) -> None:
-    plans: dict[str, Any] = {}
-    for digest, record in stock.records.items():
-        file = stock.sound.get(("plans", record.plan.file_digest))
+    plans: dict[str, dict[tuple[str, ...], Any] | None] = {}
+    for digest, words in stock.records.items():
+        file = stock.sound.get(("plans", words.file_digest))
         if file is None:
             continue
         if file.digest not in plans:
-            try:
-                plans[file.digest] = parse_json(file.path.read_bytes(), where=str(file.path))
-            except InvalidInputError as error:
-                problems.append(problem(file.path, "invalid", one_line(error)))
-                plans[file.digest] = None
+            plans[file.digest] = _plan_at(file, {place for place, _ in words.said}, problems)
         plan = plans[file.digest]
-        said = record.plan
+        if plan is None:
+            continue
         where = stock.store.path("records", digest)
-        for place, expected in (
-            (("digest",), said.digest),
-            (("schema",), said.schema),
-            (("plan_version",), said.plan_version),
-            (("model", "repository"), said.model.repository),
-            (("model", "revision"), said.model.revision),
-            (("checkpoint", "manifest", "digest"), record.manifest_digest),
-        ):
-            got = _at(plan, place)
-            if plan is not None and got != expected:
-                text = f"says plan {'.'.join(place)} is {expected!r}, the plan says {got!r}"
+        for place, expected in words.said:
+            if plan[place] != expected:
+                text = f"says plan {'.'.join(place)} is {expected!r}, the plan says {plan[place]!r}"
                 problems.append(problem(where, "broken_reference", text))
 
 
+def _plan_at(
+    file: FoundFile, places: Iterable[tuple[str, ...]], problems: list[Problem]
+) -> dict[tuple[str, ...], Any] | None:
+    """What stands in some places of a plan; ``None`` when it cannot be read."""
+    try:
+        document = parse_json(file.path.read_bytes(), where=str(file.path))
+    except InvalidInputError as error:
+        problems.append(problem(file.path, "invalid", one_line(error)))
+        return None
+    return {place: _at(document, place) for place in places}
+
+
 def _check_verdicts(stock: _Stock, problems: list[Problem]) -> None:
-    for digest, verdict in stock.verdicts.items():
-        record = stock.records.get(verdict.record_digest)
-        if record is not None and record.plan.digest != verdict.plan_digest:
-            text = f"names plan {verdict.plan_digest}, its record names {record.plan.digest}"
+    for digest, (record_digest, plan_digest) in stock.verdicts.items():
+        record = stock.records.get(record_digest)
+        if record is None:
+            continue
+        named = dict(record.said)["digest",]
+        if named != plan_digest:
+            text = f"names plan {plan_digest}, its record names {named}"
             where = stock.store.path("verdicts", digest)
             problems.append(problem(where, "broken_reference", text))
 

@@ -39,21 +39,35 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "unplanned_device_bytes",
             "eviction_policy",
             "representations",
+            "stages",
         }
     ),
     "determinism": frozenset(
         {"dtype", "num_threads", "deterministic_algorithms", "batch_invariant", "kernel_set"}
     ),
-    "timeouts": frozenset({"fixture_s", "realization_s", "audit_s"}),
-    "checks": frozenset({"acceptance", "telemetry"}),
-    "launcher": frozenset({"kind"}),
+    "timeouts": frozenset(
+        {"fixture_s", "realization_s", "audit_s", "stage_wait_s", "stage_start_s"}
+    ),
+    "checks": frozenset({"acceptance", "telemetry", "comparison"}),
+    "launcher": frozenset(
+        {
+            "kind",
+            "num_jobs",
+            "executor",
+            "folder",
+            "timeout_min",
+            "parameters",
+            "address",
+            "num_cpus",
+        }
+    ),
 }
 _VALUES = frozenset({"name", "store", "cache", "fault"})
 _FLAGS = frozenset({"accept_terms", "allow_large"})
 """What only a person on the command line can give."""
 GOVERNED = ("model", "device", "workload", "realization", "determinism", "checks", "timeouts")
 """Sections whose values a frozen plan decides."""
-LAUNCHERS = ("basic",)
+LAUNCHERS = ("basic", "joblib", "submitit", "ray")
 """Ways to run the jobs of a sweep."""
 ALLOWED_TARGETS: frozenset[str] = frozenset()
 """Import paths that a ``_target_`` may name. Nothing is instantiated today."""

@@ -8,99 +8,23 @@ store: a second opening finds the first one and is refused. Knows files, stores 
 are localizations.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from harness.canonical import canonical_bytes, read_json, sha256_digest
+from harness.canonical import canonical_bytes, sha256_digest
 from harness.errors import EvidenceError, InvalidInputError
+from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.laboratory.confidence import zero_failure_confidence
-from harness.laboratory.limits import limits_digest, parse_limits
+from harness.laboratory.corpora import Holdout, Manifest
 from harness.laboratory.writing import draft, finish
 from harness.measure.clock import utc_timestamp
+from harness.plan.limits import limits_digest, limits_document, limits_of, parse_limits
+from harness.plan.load import parse_plan
 
 KIND = "campaign"
-MANIFEST_SCHEMA, HOLDOUT_SCHEMA = "harness.campaign/1", "harness.holdout/1"
 FROZEN, OPENED = "frozen", "opened"
-MAX_FILE_BYTES = 16 << 20
-MAX_CASES = 400
-MIN_SALT_CHARS = 32
-_MANIFEST = frozenset(
-    {"schema", "name", "development", "processes", "repetitions", "design", "limits"}
-)
-_DESIGN = frozenset({"share", "rate", "confidence"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holdout:
-    """The sealed cases."""
-
-    cases: tuple[tuple[int, ...], ...]
-    digest: str
-    """Over the whole document; its salt keeps it from being guessed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a campaign will do, before it does anything."""
-
-    name: str
-    development: tuple[tuple[int, ...], ...]
-    """Prompts, as token ids."""
-    processes: int
-    repetitions: int
-    design: Mapping[str, float]
-    """``share`` and ``rate`` of the defect that is to be excluded, with which ``confidence``."""
-    limits: Any
-    """Limits document of comparisons, or ``None``."""
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read a manifest file.
-
-    Raises:
-        InvalidInputError: When it is not valid, or its cases do not give its confidence.
-    """
-    document, where = read_json(path, max_bytes=MAX_FILE_BYTES), str(path)
-    _require(document, _MANIFEST, MANIFEST_SCHEMA, where)
-    design = document["design"]
-    if not isinstance(design, Mapping) or design.keys() != _DESIGN:
-        raise InvalidInputError("a design is {share, rate, confidence}", where=where)
-    numbers = (document["processes"], document["repetitions"])
-    if any(type(n) is not int or not 1 <= n <= 1000 for n in numbers):
-        raise InvalidInputError("processes and repetitions are 1 to 1000", where=where)
-    if any(type(value) not in (int, float) for value in design.values()):
-        raise InvalidInputError("a design is of numbers", got=str(dict(design)), where=where)
-    if document["limits"] is not None:
-        parse_limits(document["limits"], where=where)
-    return Manifest(
-        name=str(document["name"])[:80],
-        development=_cases(document["development"], where),
-        processes=numbers[0],
-        repetitions=numbers[1],
-        design={name: float(value) for name, value in design.items()},
-        limits=document["limits"],
-    )
-
-
-def read_holdout(path: Path) -> Holdout:
-    """Read a holdout file: ``{schema, salt, cases}``.
-
-    Raises:
-        InvalidInputError: When it is not valid.
-    """
-    document, where = read_json(path, max_bytes=MAX_FILE_BYTES), str(path)
-    _require(document, frozenset({"schema", "salt", "cases"}), HOLDOUT_SCHEMA, where)
-    salt = document["salt"]
-    if type(salt) is not str or len(salt) < MIN_SALT_CHARS:
-        raise InvalidInputError(
-            "a holdout needs a salt", expected=f"{MIN_SALT_CHARS} characters", where=where
-        )
-    cases = _cases(document["cases"], where)
-    return Holdout(cases=cases, digest=sha256_digest(canonical_bytes(document)))
 
 
 def freeze_campaign(
@@ -133,6 +57,7 @@ def freeze_campaign(
             got=f"{reached:.4f} with {len(holdout.cases)} cases of {repeats} repeats",
             hint="add cases or repeats, or exclude a larger share",
         )
+    limits = limits_document(manifest.limits) or None
     study = draft(
         kind=KIND,
         experiment=experiment,
@@ -145,8 +70,8 @@ def freeze_campaign(
             "processes": manifest.processes,
             "repetitions": manifest.repetitions,
             "design": dict(manifest.design),
-            "limits": manifest.limits,
-            "limits_digest": _limits_digest(manifest.limits),
+            "limits": limits,
+            "limits_digest": _limits_digest(limits),
         },
         records=(),
         command=command,
@@ -202,6 +127,14 @@ def openings(store: Store, campaign: str) -> list[str]:
     return found
 
 
+def with_openings(store: Store, digests: Sequence[str]) -> list[str]:
+    """Studies, and the openings of the campaigns among them, which no study but these names."""
+    found = dict.fromkeys(digests)
+    for digest in digests:
+        found |= dict.fromkeys(openings(store, digest))
+    return list(found)
+
+
 def load_campaign(store: Store, digest: str) -> StudyPredicate:
     """Read a frozen campaign.
 
@@ -254,29 +187,28 @@ def recheck_campaign(store: Store, study: StudyPredicate) -> list[str]:
     return problems
 
 
-def _require(document: Any, fields: frozenset[str], schema: str, where: str) -> None:
-    if (
-        not isinstance(document, Mapping)
-        or document.keys() != fields
-        or document["schema"] != schema
+def recheck_campaign_run(store: Store, study: StudyPredicate) -> list[str]:
+    """What is wrong with a localization that says it is of a campaign."""
+    campaign = study.parameters.get("campaign")
+    if campaign is None:
+        return []
+    frozen = load_campaign(store, campaign).parameters
+    records = [load_record(digest, store) for digest in study.records]
+    plans = [parse_plan(each.plan_bytes(), where=each.digest).plan for each in records]
+    problems = []
+    workloads = [plan.workload for plan in plans if plan.workload is not None]
+    cases = [_digest(workload.prompt_token_ids) for workload in workloads]
+    if not set(cases) <= set(frozen["development"]) and not openings(store, campaign):
+        problems.append("ran other cases than its campaign's, whose holdout was never opened")
+    if study.parameters["arming"]["repetitions"] != frozen["repetitions"] or any(
+        workload.fresh_realizations != frozen["processes"] for workload in workloads
     ):
-        raise InvalidInputError(
-            "not a file of this kind",
-            expected=f"schema {schema} with {', '.join(sorted(fields))}",
-            where=where,
-        )
-
-
-def _cases(value: Any, where: str) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MAX_CASES:
-        raise InvalidInputError(f"cases are a list of 1 to {MAX_CASES}", where=where)
-    for case in value:
-        if not isinstance(case, list) or not case or any(type(t) is not int for t in case):
-            raise InvalidInputError("a case is a list of token ids", where=where)
-    cases = tuple(tuple(case) for case in value)
-    if len(set(cases)) != len(cases):
-        raise InvalidInputError("a case is listed twice", where=where)
-    return cases
+        problems.append("ran other processes or repetitions than its campaign's")
+    limits = frozen["limits"]
+    wanted = () if limits is None else parse_limits(limits, where="limits")
+    if wanted and any(limits_of([plan]) != wanted for plan in plans):
+        problems.append("its plans have other limits than its campaign")
+    return problems
 
 
 def _digest(case: Sequence[int]) -> str:

@@ -102,9 +102,16 @@ def along_axes(
 
 
 def of_prompts(
-    settings: Settings, prompts: Sequence[Sequence[int]], num_realizations: int
+    settings: Settings,
+    prompts: Sequence[Sequence[int]],
+    num_realizations: int,
+    *,
+    limits: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[tuple[dict[str, int], Settings]]:
-    """One case for each prompt of token ids, numbered from 0."""
+    """One case for each prompt of token ids, numbered from 0, with these limits where given."""
+    if limits is not None:
+        checks = {**(settings.checks or {}), "comparison": list(limits)}
+        settings = replace(settings, checks=checks)
     found = []
     for number, prompt in enumerate(prompts):
         given = dict(settings.workload) | {"prompt_text": None, "prompt_token_ids": list(prompt)}

@@ -15,15 +15,11 @@ from harness.evidence.studies import (
 )
 from harness.laboratory.comparison import Comparison, Side, compare_sides
 from harness.laboratory.kept import read_kept
-from harness.laboratory.limits import (
-    Limit,
-    limits_digest,
-    limits_document,
-    parse_limits,
-)
 from harness.laboratory.writing import draft, finish, put_rows
 from harness.measure.clock import utc_timestamp
+from harness.plan.limits import limits_of
 from harness.plan.load import parse_plan
+from harness.plan.records import Plan
 
 KIND = "comparison"
 TABLES = ("differing", "metrics", "decisions")
@@ -55,27 +51,20 @@ def compare(
     store: Store,
     left: TrialReference,
     right: TrialReference,
-    limits: Sequence[Limit],
     *,
     command: Sequence[str] = (),
 ) -> tuple[str, StudyPredicate]:
-    """Compare two trials of one store; returns the study's digest, and what it says.
+    """Compare two trials of one store by the limits of their plans; returns the study's digest.
 
     Raises:
         EvidenceError: When there is no such trial.
     """
     started_at = utc_timestamp()
     sides = [_load(store, reference) for reference in (left, right)]
-    listed = tuple(limits)
     study = draft(
         kind=KIND,
         experiment=None,
-        parameters={
-            "left": asdict(left),
-            "right": asdict(right),
-            "limits": limits_document(listed) if listed else None,
-            "limits_digest": limits_digest(listed) if listed else None,
-        },
+        parameters={"left": asdict(left), "right": asdict(right)},
         records=[side.record for side in sides],
         tables=[replace(t, case=number) for number, side in enumerate(sides) for t in side.tables],
         tensors=[
@@ -95,13 +84,8 @@ def recompute(store: Store, study: StudyPredicate) -> Comparison:
     Raises:
         EvidenceError: When something of them is missing or damaged.
     """
-    document = study.parameters["limits"]
-    limits = () if document is None else parse_limits(document, where="limits")
-    told = study.parameters["limits_digest"]
-    if told != (limits_digest(limits) if limits else None):
-        raise EvidenceError("the limits are not those that were hashed", got=str(told))
-    left, right = (_side(store, study, number) for number in (0, 1))
-    return compare_sides(left, right, limits)
+    (left, one), (right, other) = (_side(store, study, number) for number in (0, 1))
+    return compare_sides(left, right, limits_of((one, other)))
 
 
 def _load(store: Store, reference: TrialReference) -> Loaded:
@@ -129,10 +113,26 @@ def _load(store: Store, reference: TrialReference) -> Loaded:
     )
 
 
-def _side(store: Store, study: StudyPredicate, number: int) -> Side:
+def _side(store: Store, study: StudyPredicate, number: int) -> tuple[Side, Plan]:
+    """One side with its plan, from what the study names; which is what its trial has.
+
+    Raises:
+        EvidenceError: When it names anything else.
+    """
     reference = TrialReference(**study.parameters["left" if number == 0 else "right"])
-    record = load_record(study.records[number], store)
-    workload = parse_plan(record.plan_bytes(), where=record.digest).plan.workload
+    loaded = _load(store, reference)
+    named = (
+        study.records[number : number + 1],
+        {replace(t, case=reference.case) for t in study.tables if t.case == number},
+        {replace(f, case=reference.case) for f in study.tensors if f.case == number},
+    )
+    if named != ((loaded.record,), set(loaded.tables), set(loaded.tensors)):
+        raise EvidenceError(
+            "a comparison names other evidence than its trial has", where=reference.study
+        )
+    record = load_record(loaded.record, store)
+    plan = parse_plan(record.plan_bytes(), where=record.digest).plan
+    workload = plan.workload
     if workload is None:
         raise EvidenceError("a plan without a workload has no trials", where=record.digest)
     rows: dict[str, list[Mapping[str, Any]]] = {
@@ -149,7 +149,7 @@ def _side(store: Store, study: StudyPredicate, number: int) -> Side:
     kinds = {row["digest"].partition(":")[0] for row in rows["boundaries"]}
     key = record.predicate.applicability_key
     unknown = {"applicability_key": f"unknown of side {number}"}
-    return Side(
+    side = Side(
         conditions={
             **(unknown if key is None else asdict(key)),
             "digest_kind": "+".join(sorted(kinds)),
@@ -160,6 +160,7 @@ def _side(store: Store, study: StudyPredicate, number: int) -> Side:
         steps=rows["armed_steps"],
         kept=_kept(store, study, number, reference.repetition),
     )
+    return side, plan
 
 
 def _kept(

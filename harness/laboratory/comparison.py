@@ -21,9 +21,10 @@ from harness.laboratory.decisions import (
     decide,
 )
 from harness.laboratory.kept import KeptTensor
-from harness.laboratory.limits import LEAST, Limit
 from harness.laboratory.matrix import PHASE_ORDER
-from harness.laboratory.metrics import METRICS, metrics
+from harness.laboratory.metrics import metrics
+from harness.plan.limits import LEAST, METRICS, holds
+from harness.plan.records import ComparisonLimit
 
 Row = Mapping[str, Any]
 Place = tuple[str, int]
@@ -70,7 +71,7 @@ class Comparison:
     findings: dict[str, Any]
 
 
-def compare_sides(left: Side, right: Side, limits: Sequence[Limit]) -> Comparison:
+def compare_sides(left: Side, right: Side, limits: Sequence[ComparisonLimit]) -> Comparison:
     """Compare two trials; ``left`` is the reference."""
     same = _same_inputs(left, right)
     exact, differing = _exact(left, right)
@@ -204,7 +205,7 @@ def _logits(side: Side, phase: str, step: int) -> Any:
     return kept.values if kept is not None and is_finite else None
 
 
-def _logit_limit(limits: Sequence[Limit]) -> float | None:
+def _logit_limit(limits: Sequence[ComparisonLimit]) -> float | None:
     found = [
         limit.limit
         for limit in limits
@@ -214,7 +215,7 @@ def _logit_limit(limits: Sequence[Limit]) -> float | None:
     return min(found, default=None)
 
 
-def _judge(limit: Limit, rows: Sequence[Row]) -> dict[str, Any]:
+def _judge(limit: ComparisonLimit, rows: Sequence[Row]) -> dict[str, Any]:
     """The worst value of a limit's metric, and whether the limit holds for it."""
     values = [
         row[limit.metric]
@@ -225,7 +226,7 @@ def _judge(limit: Limit, rows: Sequence[Row]) -> dict[str, Any]:
         worst, status = None, FAILED if None in values else NOT_EVALUATED
     else:
         worst = min(values) if limit.metric in LEAST else max(values)
-        status = PASSED if limit.holds(worst) else FAILED
+        status = PASSED if holds(limit, worst) else FAILED
     return {**vars(limit), "worst": worst, "status": status}
 
 

@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 
 from harness.canonical import MAX_INTEGER
 from harness.laboratory.kept import KeptTensor
+from harness.plan.limits import METRICS
 
 TOP_K = 32
-METRICS = ("max_abs", "rms", "p99_abs", "max_ulp", "top_k_max_abs", "top_k_overlap")
-"""Names of the numbers; a limit of ``top_k_overlap`` is a least one, of the others a most one."""
 
 
 def metrics(left: KeptTensor, right: KeptTensor, *, top_k: int = TOP_K) -> dict[str, Any]:
     """Compare two tensors of equal type and shape; ``left`` is the reference.
 
     Returns:
-        ``num_elements``, ``num_different`` (by bits), ``is_finite``, and :data:`METRICS`, which are
-        ``None`` behind a closed gate. ``p99_abs`` is the nearest rank: of n sorted differences the
-        one numbered ceil(0.99 n). A ULP is one step between neighbouring numbers of the type.
+        ``num_elements``, ``num_different`` (by bits), ``is_finite``, and each of ``METRICS``, which
+        are ``None`` behind a closed gate. ``p99_abs`` is the nearest rank: of n sorted differences
+        the one numbered ceil(0.99 n). A ULP is one step between neighbouring numbers of the type.
         ``top_k_max_abs`` is the largest difference among the reference's top k.
 
     Raises:

@@ -12,13 +12,14 @@ from typing import Any
 
 from harness.canonical import write_durable
 from harness.errors import EvidenceError
-from harness.evidence.predicates import PLANTED_FAULT
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate
+from harness.laboratory.claims import fault_of
 from harness.laboratory.faults.catalogue import planted
 from harness.laboratory.replaying import (
     Tables,
+    compared_columns,
     differing_fields,
     replay_findings,
     replay_rows,
@@ -51,10 +52,12 @@ def replay(
         run: Runs it; replaced in tests.
 
     Raises:
-        HarnessError: When the plan cannot be run here.
+        HarnessError: When the record is damaged, or its plan cannot be run here.
     """
     started_at = utc_timestamp()
     store = record.store
+    plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest).plan
+    _tables(record)  # what is to be compared is whole, before anything runs
     with tempfile.TemporaryDirectory() as folder:
         path = write_plan(record, Path(folder))
         request = replace(
@@ -63,7 +66,7 @@ def replay(
             plan_path=path,
             plan_digest=record.predicate.plan.digest,
             store=store.root,
-            **_planted(record),
+            **planted(fault_of(record), plan.adapter_data.family),
         )
         completed = run(request, progress)
     study = draft(
@@ -84,10 +87,12 @@ def recompute_replay(
     """Rows and findings that the two records of a replay give.
 
     Raises:
-        EvidenceError: When there are not two, of one plan.
+        EvidenceError: When there are not two different ones, of one plan.
     """
-    if len(study.records) != 2:
-        raise EvidenceError("a replay is of two records", got=str(len(study.records)))
+    if len(set(study.records)) != 2 or len(study.records) != 2:
+        raise EvidenceError(
+            "a replay is of two records", expected="one and another", got=str(study.records)
+        )
     recorded, got = (load_record(digest, store) for digest in study.records)
     if recorded.predicate.plan.digest != got.predicate.plan.digest:
         raise EvidenceError(
@@ -118,13 +123,11 @@ def write_plan(record: LoadedRecord, folder: Path) -> Path:
     return path
 
 
-def _planted(record: LoadedRecord) -> dict[str, Any]:
-    faults = [c.detail for c in record.predicate.claims if c.name == PLANTED_FAULT]
-    return planted(faults[0]) if faults else {}
-
-
 def _tables(record: LoadedRecord) -> Tables:
-    return {
-        (table.name, table.realization): record.store.read_table_rows(table)
-        for table in record.predicate.tables
-    }
+    found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for table in record.predicate.tables:
+        if compared_columns(table.name):
+            own = {} if table.stage is None else {"stage": table.stage}
+            rows = found.setdefault((table.name, table.realization), [])
+            rows += [row | own for row in record.store.read_table_rows(table)]
+    return found

@@ -13,7 +13,7 @@ from harness.evidence.predicates import ApplicabilityKey
 
 Row = Mapping[str, Any]
 Tables = Mapping[tuple[str, int | None], Sequence[Row]]
-"""Rows by table name and realization."""
+"""Rows by table name and realization; a row of one stage's table says which, as ``stage``."""
 REPRODUCED, NOT_REPRODUCED, INAPPLICABLE = "reproduced", "not_reproduced", "inapplicable"
 OF_STORED_BYTES = frozenset({"fetches"})
 NO_KEY = "applicability_key"
@@ -25,6 +25,14 @@ def differing_fields(recorded: ApplicabilityKey | None, got: ApplicabilityKey | 
         return [NO_KEY]
     one, two = vars(recorded), vars(got)
     return sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+
+
+def compared_columns(name: str) -> tuple[str, ...]:
+    """Columns of a record's table that a replay compares; none where it holds no result."""
+    table = TABLES[name]
+    if table.kind != "result":
+        return ()
+    return tuple(c for c in table.columns if c.endswith("digest") or c == "token")
 
 
 def replay_rows(recorded: Tables, got: Tables, fields: Sequence[str]) -> list[dict[str, Any]]:
@@ -39,10 +47,7 @@ def replay_rows(recorded: Tables, got: Tables, fields: Sequence[str]) -> list[di
     for (name, realization), listed in sorted(
         recorded.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])
     ):
-        table = TABLES[name]
-        columns = [c for c in table.columns if c.endswith("digest") or c == "token"]
-        if table.kind != "result" or not columns:
-            continue
+        table, columns = TABLES[name], compared_columns(name)
         others = {_place(table, row): row for row in got.get((name, realization), ())}
         is_applicable = not fields or name in OF_STORED_BYTES
         for row in sorted(listed, key=lambda row: _place(table, row)):
@@ -102,7 +107,8 @@ def _state(differs: bool, is_elsewhere: bool, is_whole: bool, has_same_source: b
 
 
 def _place(table: Table, row: Row) -> str:
-    return " ".join(f"{column}={row[column]}" for column in table.key)
+    columns = ("stage", *table.key) if "stage" in row else table.key
+    return " ".join(f"{column}={row[column]}" for column in columns)
 
 
 def _text(value: Any) -> str | None:

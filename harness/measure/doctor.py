@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from harness.measure.cgroup import memory_limit_bytes
 from harness.measure.cpu import cpu_model, instruction_set, num_usable_cores, read_cpuinfo
 from harness.measure.distributions import installed_version
 from harness.measure.environment import allowed_variables, physical_memory_bytes
+from harness.measure.extras import find_extras
 from harness.measure.gpus import probe_gpus
 from harness.measure.voids import machine_causes, variable_causes
 
@@ -29,6 +31,7 @@ Status = Literal["ok", "warning", "unavailable"]
 DISTRIBUTION = "inference-harness"
 PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
 _SMALL_MEMORY_BYTES = 4 << 30
+_SMALL_DISK_BYTES = 4 << 30
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -48,7 +51,7 @@ def diagnose(*, cache_folder: Path | None = None) -> list[DoctorFinding]:
     Args:
         cache_folder: Where checkpoints are kept.
     """
-    findings = [_python()]
+    findings = [_system(), _python()]
     findings += _packages()
     findings += [_guarded("memory", _memory), _guarded("cores", _cores)]
     findings += [
@@ -65,6 +68,7 @@ def diagnose(*, cache_folder: Path | None = None) -> list[DoctorFinding]:
         _cache(cache_folder),
         _kernels(),
     ]
+    findings += _extras()
     return findings
 
 
@@ -127,6 +131,32 @@ def _satisfies(version: str, clause: str) -> bool:
         ">": have > bound,
         "<": have < bound,
     }[operator]
+
+
+def _system() -> DoctorFinding:
+    is_linux = platform.system() == "Linux"
+    return DoctorFinding(
+        name="system",
+        status="ok" if is_linux else "unavailable",
+        message=f"{platform.system()} {platform.release()} on {platform.machine()}"
+        + ("" if is_linux else "; running needs Linux, checking and verifying do not"),
+    )
+
+
+def _extras() -> Iterator[DoctorFinding]:
+    for extra in find_extras(DISTRIBUTION, PACKAGE_ROOT):
+        here = ", ".join(extra.installed) or "none of its packages is here"
+        message = f"{extra.purpose}: {here}"
+        if extra.missing:
+            message = (
+                f"{extra.purpose}: not here: {', '.join(extra.missing)}; "
+                f"pip install 'inference-harness[{extra.name}]'"
+            )
+        yield DoctorFinding(
+            name=f"extra {extra.name}",
+            status="unavailable" if extra.missing else "ok",
+            message=message,
+        )
 
 
 def _python() -> DoctorFinding:
@@ -261,7 +291,13 @@ def _cache(folder: Path | None) -> DoctorFinding:
         return DoctorFinding(
             name="cache folder", status="unavailable", message=f"cannot write there: {error}"
         )
-    return DoctorFinding(name="cache folder", status="ok", message=f"{folder} can be written")
+    free = shutil.disk_usage(existing).free
+    return DoctorFinding(
+        name="cache folder",
+        status="ok" if free >= _SMALL_DISK_BYTES else "warning",
+        message=f"{folder} can be written, {free} bytes are free"
+        + ("" if free >= _SMALL_DISK_BYTES else "; little for a real checkpoint"),
+    )
 
 
 def _kernels() -> DoctorFinding:

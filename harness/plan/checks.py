@@ -51,6 +51,14 @@ DEVICE_CHECKS: Mapping[str, str] = {
 }
 """Checks that decide the verdict where a plan uses a memory that only its driver can measure."""
 
+STAGE_CHECKS: Mapping[str, str] = {
+    "stages.complete": "each stage met the others as the plan has them, with one nonce and code",
+    "stages.crossings": "each plane that a stage put out reached the next one, bit for bit",
+    "stages.tokens": "each token that the last stage chose came back to the first",
+    "stages.shared_state": "tensors that several stages hold are the same on each of them",
+}
+"""Checks that decide the verdict where a plan has stages, and must be declared there."""
+
 TELEMETRY: Mapping[str, str] = {
     "step.times": "duration of each step",
     "memory.resident": "resident memory of each checkpoint",
@@ -67,6 +75,11 @@ def device_checks(resources: Resources) -> tuple[str, ...]:
     """The checks that a plan's memories ask for."""
     memories = (memory for node in resources.nodes for memory in node.memory_resources)
     return tuple(DEVICE_CHECKS) if any(m.kind == ACCELERATOR_VRAM for m in memories) else ()
+
+
+def stage_checks(has_stages: bool) -> tuple[str, ...]:
+    """The checks that a chain of stages asks for."""
+    return tuple(STAGE_CHECKS) if has_stages else ()
 
 
 def default_checks(allowances: MemoryAllowances, own: Sequence[str] = ()) -> Checks:

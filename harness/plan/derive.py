@@ -5,13 +5,14 @@ person decides (workload, determinism, checks, scope). Opens no file and knows n
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.canonical import sha256_digest
-from harness.errors import CheckpointError, PlanError
+from harness.errors import CheckpointError, InvalidInputError, PlanError
 from harness.plan import derive_parts as parts
+from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.check import check_plan
 from harness.plan.derive_request import DeriveRequest
 from harness.plan.derive_resources import Placement, plan_resources
@@ -27,14 +28,17 @@ from harness.plan.layout import (
 from harness.plan.load import parse_plan
 from harness.plan.manifest import ManifestEntry, manifest_bytes
 from harness.plan.records import (
+    RECORDED,
     AdapterData,
     BackingSource,
     Checkpoint,
     ManifestReference,
     Materialization,
     MemoryExpectations,
+    ModelRange,
     Plan,
     Resources,
+    Stage,
 )
 
 __all__ = ["DeriveRequest", "derive"]
@@ -56,10 +60,7 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
     designs = layout.states(layout_request)
     census = _needed(request)
     entries = _manifest(request, designs, census)
-    tensors = {
-        form: tuple(layout.tensors(layout_request, *form, census))
-        for form in sorted(set(parts.forms(designs)))
-    }
+    pieces = _pieces(request, designs, census)
     manifest = manifest_bytes(entries)
     checkpoint = Checkpoint(
         source=request.checkpoint_source,
@@ -72,7 +73,7 @@ def derive(request: DeriveRequest) -> tuple[dict[str, Any], bytes]:
         ),
     )
     keys = tuple(entry.key for entry in entries)
-    document = plan_to_document(_plan(request, designs, tensors, checkpoint, keys))
+    document = plan_to_document(_plan(request, designs, pieces, checkpoint, keys))
     document["digest"] = plan_digest(document)
     loaded = parse_plan(plan_file_bytes(document), where="derived plan")
     findings = check_plan(loaded, environment=None, support=layout, manifest=entries)
@@ -129,15 +130,94 @@ def _manifest(
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """What one process realizes: the whole range, or that of a stage."""
+
+    request: DeriveRequest
+    designs: Sequence[StateDesign]
+    tensors: Mapping[Form, Sequence[TensorSpec]]
+    stage: Stage | None
+
+    @property
+    def stage_id(self) -> str | None:
+        return None if self.stage is None else self.stage.id
+
+    def materializations(self) -> tuple[Materialization, ...]:
+        return tuple(
+            parts.materializations(self.request, self.designs, self.tensors, self.stage_id)
+        )
+
+
+def _pieces(
+    request: DeriveRequest, designs: Sequence[StateDesign], census: Sequence[CensusEntry]
+) -> tuple[_Piece, ...]:
+    if request.num_stages is None:
+        return (_piece(request, designs, census, None),)
+    found = []
+    for stage, spec in _stages(request, request.num_stages):
+        part = replace(
+            request, layout_request=replace(request.layout_request, spec=spec), num_stages=None
+        )
+        found.append(_piece(part, request.layout.states(part.layout_request), census, stage))
+    return tuple(found)
+
+
+def _piece(
+    request: DeriveRequest,
+    designs: Sequence[StateDesign],
+    census: Sequence[CensusEntry],
+    stage: Stage | None,
+) -> _Piece:
+    tensors = {
+        form: tuple(request.layout.tensors(request.layout_request, *form, census))
+        for form in sorted(set(parts.forms(designs)))
+    }
+    return _Piece(request=request, designs=designs, tensors=tensors, stage=stage)
+
+
+def _stages(request: DeriveRequest, num_stages: int) -> Iterator[tuple[Stage, ModelRange]]:
+    """Stages with their ranges, of bytes as even as can be."""
+    wanted = request.layout_request
+    if wanted.workload.decode_mode == RECORDED:
+        raise InvalidInputError(
+            "steps of a plan with stages are not recorded",
+            expected="no decode_mode, so that every step is run anew",
+            got=RECORDED,
+            where="workload.decode_mode",
+        )
+    whole = wanted.spec
+    cuts = balanced_cuts(range_bytes(request.layout, wanted), num_stages)
+    for number, (start, end) in enumerate(edges_of(cuts, whole.start_layer, whole.end_layer)):
+        stage_id = f"stage-{number}"
+        yield (
+            Stage(
+                id=stage_id,
+                start_layer=start,
+                end_layer=end,
+                compute_unit_id=request.compute_unit_id,
+                execution_id=parts.execution_id(stage_id),
+            ),
+            replace(
+                whole,
+                start_layer=start,
+                end_layer=end,
+                owns_embeddings=whole.owns_embeddings and number == 0,
+                owns_final_norm_head=whole.owns_final_norm_head and number == num_stages - 1,
+            ),
+        )
+
+
 def _plan(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
-    tensors: Mapping[Form, Sequence[TensorSpec]],
+    pieces: Sequence[_Piece],
     checkpoint: Checkpoint,
     tensor_keys: tuple[str, ...],
 ) -> Plan:
     wanted = request.layout_request
-    planned = tuple(parts.materializations(request, designs, tensors))
+    planned = tuple(item for piece in pieces for item in piece.materializations())
+    stages = tuple(piece.stage for piece in pieces if piece.stage is not None)
     window = any(item.representation == CHECKPOINT_WINDOW for item in planned)
     return Plan(
         schema=NATIVE_SCHEMA,
@@ -145,11 +225,13 @@ def _plan(
         digest="",
         model_repository=request.model_repository,
         model_revision=request.model_revision,
-        resources=_resources(request, planned, tensors),
+        resources=_resources(request, pieces, stages),
         logical_state_units=tuple(parts.state_unit(design) for design in designs),
         materializations=planned,
         authorities=tuple(parts.authorities(planned)),
-        execution=(parts.execution(request, designs),),
+        execution=tuple(
+            parts.execution(piece.request, piece.designs, piece.stage_id) for piece in pieces
+        ),
         forbidden_persistent_materializations=tuple(parts.forbidden(request, designs)),
         memory_expectations=MemoryExpectations(
             persistent_optional_bytes=0,
@@ -174,13 +256,12 @@ def _plan(
         ),
         eviction_policy=wanted.eviction_policy,
         scope=request.scope,
+        stages=stages or None,
     )
 
 
 def _resources(
-    request: DeriveRequest,
-    planned: Sequence[Materialization],
-    tensors: Mapping[Form, Sequence[TensorSpec]],
+    request: DeriveRequest, pieces: Sequence[_Piece], stages: Sequence[Stage]
 ) -> Resources:
     placement = Placement(
         compute_unit_id=request.compute_unit_id,
@@ -189,6 +270,7 @@ def _resources(
         pin_device=request.pin_device,
         unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
         unplanned_device_bytes=request.memory_allowances.unplanned_device_bytes or 0,
+        num_processes=len(pieces),
     )
     source = BackingSource(
         id=parts.BACKING_SOURCE_ID,
@@ -196,8 +278,15 @@ def _resources(
         repository=request.model_repository,
         revision=request.model_revision,
     )
+    copies = [
+        (item, piece.tensors[item.logical_state_id, item.representation])
+        for piece in pieces
+        for item in piece.materializations()
+    ]
+    has_head = request.layout_request.spec.owns_final_norm_head
+    between = parts.stage_links(stages, has_head=has_head) if stages else ()
     return replace(
-        plan_resources(request.resources, placement, planned, tensors),
+        plan_resources(request.resources, placement, copies),
         backing_sources=(source,),
-        links=tuple(parts.links(request)),
+        links=(*parts.links(request), *between),
     )

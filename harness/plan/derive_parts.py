@@ -5,12 +5,15 @@ Ids follow one rule: state ``state.X`` is staged as ``mat.X.stage`` and lives as
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import cast
 
 from harness.errors import PlanError
 from harness.plan.derive_request import DeriveRequest
 from harness.plan.layout import Form, StateDesign, TensorSpec
 from harness.plan.records import (
+    PROCESS_BOUNDARY,
+    TOKEN_RETURN,
     Authority,
     Execution,
     ForbiddenMaterialization,
@@ -18,6 +21,7 @@ from harness.plan.records import (
     Materialization,
     RequiredState,
     Role,
+    Stage,
     StateUnit,
 )
 from harness.plan.rules.authority import planned_lineage
@@ -44,10 +48,15 @@ def _stem(state_id: str) -> str:
     return _STEMS.get(name, name)
 
 
+def _prefix(stage_id: str | None) -> str:
+    return "" if stage_id is None else f"{stage_id}."
+
+
 def materializations(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
     tensors: Mapping[Form, Sequence[TensorSpec]],
+    stage_id: str | None = None,
 ) -> Iterator[Materialization]:
     """All staging first, then every persistent copy, each in the layout's order.
 
@@ -55,12 +64,13 @@ def materializations(
         request: What is derived.
         designs: The adapter's states.
         tensors: Tensors of every form.
+        stage_id: The stage that realizes them, if the plan has stages; begins their ids.
     """
     for design in designs:
         form = design.staging_representation
         if form is not None:
             yield Materialization(
-                id=f"mat.{_stem(design.id)}.stage",
+                id=f"{_prefix(stage_id)}mat.{_stem(design.id)}.stage",
                 logical_state_id=design.id,
                 representation=form,
                 memory_resource_id=request.host_memory_id,
@@ -69,12 +79,14 @@ def materializations(
                 role="staging",
                 requirement="required",
                 persistence="transient",
+                stage_id=stage_id,
             )
     for design in designs:
         memory_id = memory_of(request, design)
         path_id = READ_PATH_ID if memory_id == request.host_memory_id else DEVICE_PATH_ID
         yield Materialization(
-            id=f"mat.{_stem(design.id)}.{'resident' if design.on_device else 'host'}",
+            id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
+            f"{'resident' if design.on_device else 'host'}",
             logical_state_id=design.id,
             representation=design.representation,
             memory_resource_id=memory_id,
@@ -84,6 +96,7 @@ def materializations(
             role=cast(Role, design.role),
             requirement="required",
             persistence="persistent",
+            stage_id=stage_id,
         )
 
 
@@ -118,8 +131,25 @@ def state_unit(design: StateDesign) -> StateUnit:
     )
 
 
-def execution(request: DeriveRequest, designs: Sequence[StateDesign]) -> Execution:
-    """The one execution, from every state that the designs say it reads.
+def stage_links(stages: Sequence[Stage], *, has_head: bool) -> Iterator[Link]:
+    """From each stage to the next, and, where tokens are chosen, from the last to the first."""
+    for one, other in pairwise(stages):
+        name = f"{one.id}-to-{other.id}"
+        yield Link(id=name, kind=PROCESS_BOUNDARY, source=one.id, target=other.id)
+    if has_head:
+        last, first = stages[-1].id, stages[0].id
+        yield Link(id=f"token-to-{first}", kind=TOKEN_RETURN, source=last, target=first)
+
+
+def execution_id(stage_id: str | None) -> str:
+    """Id of the execution of a stage, or of the whole range."""
+    return f"{_prefix(stage_id)}{EXECUTION_ID}"
+
+
+def execution(
+    request: DeriveRequest, designs: Sequence[StateDesign], stage_id: str | None = None
+) -> Execution:
+    """One execution, from every state that the designs say it reads.
 
     Raises:
         PlanError: When the layout supports several and none was chosen.
@@ -132,7 +162,8 @@ def execution(request: DeriveRequest, designs: Sequence[StateDesign]) -> Executi
             expected="strategy_unit, one of " + ", ".join(sorted(units)),
         )
     return Execution(
-        id=EXECUTION_ID,
+        id=execution_id(stage_id),
+        stage_id=stage_id,
         strategy_unit=chosen,
         compute_unit_id=request.compute_unit_id,
         required_state=tuple(

@@ -42,5 +42,7 @@ class DeriveRequest:
     scope: Scope
     pin_device: bool = False
     """Whether the plan pins the device's UUID."""
+    num_stages: int | None = None
+    """Processes to cut the range into; ``None`` for one that executes it whole."""
     strategy_unit: str | None = None
     """Which execution, where the layout supports more than one."""

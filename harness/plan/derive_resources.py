@@ -5,11 +5,11 @@ memory at hand, so that a frozen plan binds to every machine that can hold it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import ResourceError
-from harness.plan.layout import Form, TensorSpec
+from harness.plan.layout import TensorSpec
 from harness.plan.records import (
     ACCELERATOR_VRAM,
     ComputeUnit,
@@ -28,6 +28,10 @@ DEVICE_LEAST_BYTES = 20 << 20
 CAPACITY_GRANULE_BYTES = 1 << 20
 
 
+Copy = tuple[Materialization, Sequence[TensorSpec]]
+"""What is realized, and its exact tensors."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """Which of an environment's resources a plan uses, by their ids there."""
@@ -40,21 +44,21 @@ class Placement:
     """Allowance beyond the planned arenas, which the host's memory must hold too."""
     unplanned_device_bytes: int = 0
     """The same for the device's own memory."""
+    num_processes: int = 1
+    """Each of them has the allowances."""
 
 
 def plan_resources(
     there: Resources,
     placement: Placement,
-    materializations: Sequence[Materialization],
-    tensors: Mapping[Form, Sequence[TensorSpec]],
+    copies: Iterable[Copy],
 ) -> Resources:
     """The least resources that hold the materializations, without backing sources and links.
 
     Args:
         there: Resources of an environment.
         placement: The unit and the memories to use; all of one node.
-        materializations: Everything that is realized; staging and persistent live together.
-        tensors: Exact tensors of each form.
+        copies: Everything that is realized; staging and persistent live together.
 
     Raises:
         ResourceError: When there are no such resources, or they are too small.
@@ -62,15 +66,14 @@ def plan_resources(
     node, unit = _find(there, placement)
     by_id = {memory.id: memory for memory in node.memory_resources}
     peak: defaultdict[str, int] = defaultdict(int)
-    for item in materializations:
-        specs = tensors[item.logical_state_id, item.representation]
+    for item, specs in copies:
         kind = by_id[item.memory_resource_id].kind
         peak[item.memory_resource_id] += _arena_bytes(specs, kind)
     for name, allowed in (
         (placement.host_memory_id, placement.unplanned_host_bytes),
         (placement.device_memory_id, placement.unplanned_device_bytes),
     ):
-        peak[name] += allowed
+        peak[name] += allowed * placement.num_processes
     used = [placement.host_memory_id]
     if placement.device_memory_id != placement.host_memory_id:
         used.append(placement.device_memory_id)

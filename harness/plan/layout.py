@@ -52,11 +52,14 @@ _HOST = frozenset({"cpu", "simulated-accelerator"})
 KERNEL_SET_UNITS: Mapping[str, frozenset[str]] = {
     "torch-cpu/1": _HOST,
     "torch-cpu-invariant/1": _HOST,
+    "native-cpu/1": _HOST,
     "triton/1": frozenset({"cuda-gpu"}),
 }
 """Kinds of compute units that a kernel set runs on; one that is not listed runs on any."""
 KERNEL_SET_DISTRIBUTIONS: Mapping[str, str] = {"triton/1": "triton"}
 """What a kernel set needs to have installed besides torch."""
+KERNEL_SET_LIBRARIES: Mapping[str, str] = {"native-cpu/1": "kernels.native._library"}
+"""What a kernel set needs to have built: the place of a library among modules."""
 
 Form = tuple[str, str]
 """A logical state and one of its representations."""

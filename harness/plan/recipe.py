@@ -34,7 +34,7 @@ def recipe_document(document: dict[str, Any]) -> dict[str, Any]:
         },
         "determinism": document["determinism"],
         "max_positions": document["workload"]["max_positions"],
-    } | {key: document[key] for key in ("eviction_policy",) if key in document}
+    } | {key: document[key] for key in ("eviction_policy", "stages") if key in document}
 
 
 def recipe_digest(document: dict[str, Any]) -> str:

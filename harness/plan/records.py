@@ -21,6 +21,8 @@ RECORDED = "recorded"
 """The decode mode in which a step is recorded once, at its position, and replayed ever after."""
 REPLAYED_STEPS = "replayed_steps"
 """The fact of how many steps were replayed."""
+PROCESS_BOUNDARY, TOKEN_RETURN = "process-boundary", "token-return"
+"""Kinds of links between stages: what a stage puts out to the next; the token to the first."""
 ACCELERATOR_VRAM = "accelerator-vram"
 """The kind of a memory whose blocks only a device's driver can measure."""
 
@@ -67,7 +69,11 @@ class BackingSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A path along which bytes move: ``bounded-read`` or ``host-to-device``."""
+    """A path along which bytes move.
+
+    ``bounded-read`` and ``host-to-device`` end in a memory; ``process-boundary`` and
+    ``token-return`` go from one stage to another.
+    """
 
     id: str
     kind: str
@@ -111,6 +117,8 @@ class Materialization:
     path_id: str | None = None
     realize: bool | None = None
     """Whether an optional materialization is realized; absent means no."""
+    stage_id: str | None = None
+    """The stage that realizes it; absent where a plan has no stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +147,23 @@ class Execution:
     strategy_unit: str
     compute_unit_id: str
     required_state: tuple[RequiredState, ...]
+    stage_id: str | None = None
+    """The stage that activates it; absent where a plan has no stages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One process of a chain: layers [start_layer, end_layer), and what executes them where.
+
+    Stages stand in the chain's order; the first owns the whole range's embeddings, the last its
+    final norm and head.
+    """
+
+    id: str
+    start_layer: int
+    end_layer: int
+    compute_unit_id: str
+    execution_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +293,10 @@ class TimeoutsS:
     fixture_s: int
     realization_s: int
     audit_s: int
+    stage_wait_s: int | None = None
+    """Bound on each wait of one stage for another; of plans with stages only."""
+    stage_start_s: int | None = None
+    """The same while stages start and load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +319,26 @@ class CheckLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparisonLimit:
+    """One limit of one number, over all compared tensors whose names match."""
+
+    kind: str
+    """``acceptance`` decides a comparison, ``telemetry`` is reported."""
+    metric: str
+    """One of ``limits.METRICS``."""
+    tensors: str
+    """Pattern of boundary names, such as ``logits`` or ``layers.*.q``."""
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checks:
     """Which checks decide the verdict and which are only reported."""
 
     acceptance: tuple[CheckLimit, ...]
     telemetry: tuple[CheckLimit, ...]
+    comparison: tuple[ComparisonLimit, ...] | None = None
+    """Limits of comparisons of this plan's trials; absent, they must be equal bit for bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,6 +376,8 @@ class Plan:
     memory_allowances: MemoryAllowances | None = None
     eviction_policy: str | None = None
     scope: Scope | None = None
+    stages: tuple[Stage, ...] | None = None
+    """Processes of a chain, in order; absent where one process executes the whole range."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -39,6 +39,7 @@ def show_plan(loaded: LoadedPlan, manifest: Sequence[ManifestEntry] | None = Non
         *_materializations(plan.materializations),
         *_memories(plan),
         *_execution(plan),
+        *_stages(plan),
         *_tensors(plan),
         *state_lines(manifest or ()),
         *(_workload(plan.workload) if plan.workload is not None else ()),
@@ -101,6 +102,15 @@ def _execution(plan: Plan) -> Iterator[str]:
     for item in plan.execution:
         needs = ", ".join(required.logical_state_id for required in item.required_state)
         yield f"  {item.id}: {item.strategy_unit} on {item.compute_unit_id}, needs {needs}"
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    if plan.stages is None:
+        return
+    yield "stages, in the chain's order"
+    for stage in plan.stages:
+        layers = f"layers [{stage.start_layer}, {stage.end_layer})"
+        yield f"  {stage.id}: {layers} by {stage.execution_id} on {stage.compute_unit_id}"
 
 
 def _tensors(plan: Plan) -> Iterator[str]:
@@ -178,6 +188,8 @@ def _checks(plan: Plan) -> Iterator[str]:
             for check in checks:
                 limit = "" if check.limit is None else f" (limit {check.limit})"
                 yield f"  {check.id}{limit}"
+        for each in plan.checks.comparison or ():
+            yield f"comparison, {each.kind}: {each.metric} of {each.tensors}, limit {each.limit:g}"
     if plan.scope is not None:
         yield from (f"proves: {text}" for text in plan.scope.proves)
         yield from (f"does not prove: {text}" for text in plan.scope.does_not_prove)

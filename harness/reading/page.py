@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from harness.evidence.diff import RecordComparison, RecordDifference, compare_records
+from harness.evidence.listing import ListedRecord
 from harness.evidence.record import LoadedRecord, LoadedVerdict, verdicts_of
 from harness.laboratory.picture import shown
-from harness.reading.matrices import StudiedCase, studied_cases
+from harness.laboratory.studied import StudiedCase, studied_cases
 from harness.reading.sections import (
     bytes_section,
     folded,
+    history_section,
     ledger_section,
     matrix_section,
     table,
@@ -41,10 +43,16 @@ class Shown:
     record: LoadedRecord
     verdicts: Sequence[LoadedVerdict]
     studies: Sequence[StudiedCase]
+    history: Sequence[ListedRecord] = ()
+    """Records of the same experiment in its store."""
 
 
-def gather(record: LoadedRecord) -> Shown:
+def gather(record: LoadedRecord, history: Sequence[ListedRecord] = ()) -> Shown:
     """Read what belongs to a record from its store.
+
+    Args:
+        record: The record.
+        history: Records of the same experiment, to be shown over time.
 
     Raises:
         EvidenceError: When a verdict of the store is damaged, since it could be about this record.
@@ -53,6 +61,7 @@ def gather(record: LoadedRecord) -> Shown:
         record=record,
         verdicts=verdicts_of(record.store, record.digest),
         studies=studied_cases(record.store, record.digest),
+        history=history,
     )
 
 
@@ -67,10 +76,16 @@ def page(records: Sequence[Shown]) -> str:
     parts = [
         _columns("Record", [_identity(each) for each in loaded]),
         _columns("Verdicts", [verdict_section(each.verdicts) for each in records]),
+        _columns(
+            "Verdicts over time",
+            [history_section(each.history, [one.digest for one in loaded]) for each in records],
+        ),
         _columns("Bytes, planned and observed", bytes_section(loaded)),
         _columns("Memory over the lifecycle", ledger_section(loaded)),
         _columns("Step times", times_section(loaded)),
-        _columns("Digest matrices", [matrix_section(each.studies) for each in records]),
+        _columns(
+            "Digest matrices", [matrix_section(each.record, each.studies) for each in records]
+        ),
     ]
     if len(loaded) > 1:
         parts.insert(2, _differences(compare_records(loaded[0], loaded[1])))

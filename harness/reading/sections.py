@@ -5,9 +5,11 @@ A section that draws takes all records of a page at once, so that equal bars mea
 
 from collections.abc import Sequence
 
-from harness.evidence.listing import DISPUTED, status_of
+from harness.errors import EvidenceError
+from harness.evidence.listing import DISPUTED, ListedRecord, status_of
 from harness.evidence.record import LoadedRecord, LoadedVerdict, Rows
 from harness.laboratory.picture import matrix_svg, shown
+from harness.laboratory.studied import StudiedCase, step_matrix
 from harness.reading.bars import Row, bars_svg, largest
 from harness.reading.figures import (
     BYTES_SERIES,
@@ -19,7 +21,7 @@ from harness.reading.figures import (
     planned_and_observed,
     step_times,
 )
-from harness.reading.matrices import StudiedCase
+from harness.reading.timeline import timeline_svg
 
 MAX_REALIZATIONS = 6
 """Realizations whose lifecycle is drawn; a line says how many are not."""
@@ -181,16 +183,30 @@ def _times(tables: dict[int | None, Rows]) -> str:
     return table(_TIMES, lines) + "<p>Decode steps by duration:</p>" if lines else "<p>none</p>"
 
 
-def matrix_section(cases: Sequence[StudiedCase]) -> str:
-    """The digest matrix of each studied case."""
-    parts = []
+def history_section(records: Sequence[ListedRecord], chosen: Sequence[str]) -> str:
+    """Verdicts over time of the records of one experiment."""
+    return timeline_svg(records, chosen) if records else "<p>not looked for</p>"
+
+
+def matrix_section(record: LoadedRecord, cases: Sequence[StudiedCase]) -> str:
+    """The digest matrix of the record's own steps, and of each studied case."""
+    parts = ["<h3>Steps of this record</h3>", _step_matrix(record)]
     for case in cases:
         parts.append(f"<h3>{shown(case.name or 'study')}</h3><p>study {shown(case.study[:23])}</p>")
         if case.matrix is None:
             parts.append(f"<p>not drawn: {shown(case.problem or 'no matrix')}</p>")
         else:
             parts.append(matrix_svg(case.matrix))
-    return "".join(parts) or "<p>no localization in this store is about this record</p>"
+    if not cases:
+        parts.append("<p>no localization in this store is about this record</p>")
+    return "".join(parts)
+
+
+def _step_matrix(record: LoadedRecord) -> str:
+    try:
+        return matrix_svg(step_matrix(record.by_realization("steps")))
+    except EvidenceError as error:
+        return f"<p>not drawn: {shown(error.problem)}</p>"
 
 
 def say_bytes(count: int | float) -> str:

@@ -12,8 +12,8 @@ import torch
 
 from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.records import Plan
-from harness.realize.adapter import Adapter, AdapterContext
-from harness.realize.decode import ExecutionLoop
+from harness.realize.adapter import Adapter, AdapterContext, Executor
+from harness.realize.decode import ExecutionLoop, OwnSteps, Steps
 from harness.realize.recorder import StepRecorder
 from harness.realize.schedule import Schedule
 from harness.state.arena import Arena
@@ -37,6 +37,7 @@ def warm_up(
     schedule: Schedule,
     *,
     populate: bool = False,
+    steps_of: Callable[[Executor], Steps] = OwnSteps,
 ) -> None:
     """Allocate every persistent copy, zeroed; run all chunks and a few decodes; release.
 
@@ -47,6 +48,7 @@ def warm_up(
         schedule: That of the run to come.
         populate: Whether to stage and fill zeros first, too: on a device each of the copies and
             checks loads code of its own.
+        steps_of: How an executor runs the steps, where it does not run them by itself.
 
     Raises:
         RuntimeError: When something keeps a throwaway mapping, which would spoil the baseline.
@@ -55,7 +57,7 @@ def warm_up(
     adapter = make_adapter()
     adapter.begin(replace(context, memories=throwaway))
     arenas = _realize(plan, adapter, populate=populate)
-    _run(plan, adapter, arenas, schedule)
+    _run(plan, adapter, arenas, schedule, steps_of)
     del adapter
     kept = sorted(identifier for identifier, arena in arenas.items() if arena.release())
     if kept:
@@ -79,7 +81,13 @@ def _realize(plan: Plan, adapter: Adapter, *, populate: bool) -> dict[str, Arena
     return arenas
 
 
-def _run(plan: Plan, adapter: Adapter, arenas: Mapping[str, Arena], schedule: Schedule) -> None:
+def _run(
+    plan: Plan,
+    adapter: Adapter,
+    arenas: Mapping[str, Arena],
+    schedule: Schedule,
+    steps_of: Callable[[Executor], Steps],
+) -> None:
     by_form = {
         intent.representation: arenas[intent.id]
         for intent in plan.materializations
@@ -93,6 +101,5 @@ def _run(plan: Plan, adapter: Adapter, arenas: Mapping[str, Arena], schedule: Sc
     )
     for execution in plan.execution:
         recorder = StepRecorder(None if references is None else references.tensors)
-        ExecutionLoop(adapter.activate(execution), by_form[STATE_SNAPSHOT].tensors, recorder).run(
-            short
-        )
+        executor, snapshot = adapter.activate(execution), by_form[STATE_SNAPSHOT].tensors
+        ExecutionLoop(executor, snapshot, recorder, steps_of(executor)).run(short)

@@ -5,6 +5,7 @@ failed check, never a crash. Knows no model: exact tensors come from a layout th
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -17,7 +18,8 @@ from harness.plan.manifest import ManifestEntry
 from harness.plan.partition import prefill_partition
 from harness.plan.records import Checks, Workload
 from harness.plan.request import planned_tensors
-from harness.reconcile.checks.registry import CHECKS
+from harness.plan.stages import stage_views
+from harness.reconcile.checks.registry import CHECKS, WHOLE
 from harness.reconcile.findings import Findings
 from harness.reconcile.result import recomputed_result_digest
 from harness.reconcile.unbound import unbound_paths
@@ -67,19 +69,7 @@ def audit(
             hint="a published plan is reconciled with its published result",
         )
     _refuse_absurd(plan.plan.workload)
-    view = View(record, plan.plan.workload.fresh_realizations)
-    result, problem = _result(plan, record, view)
-    subject = Subject(
-        loaded=plan,
-        manifest=manifest,
-        record=record,
-        view=view,
-        conditions=conditions_of(plan.plan, record.predicate),
-        support=layout,
-        specs=_specs(plan, manifest, layout),
-        result_digest=result,
-        result_problem=problem,
-    )
+    subject = _subject(plan, manifest, record, layout)
     differences: list[Difference] = []
     results = []
     for kind, identifier in _declared(plan.plan.checks):
@@ -97,9 +87,48 @@ def audit(
         status=overall(results),
         checks=tuple(results),
         differences=tuple(sorted(differences)),
-        result_digest=result,
-        unbound=unbound_paths(evicts=subject.evicts),
+        result_digest=subject.result_digest,
+        unbound=unbound_paths(evicts=subject.evicts, has_stages=plan.plan.stages is not None),
     )
+
+
+def _subject(
+    plan: LoadedPlan,
+    manifest: Sequence[ManifestEntry] | None,
+    record: LoadedRecord,
+    layout: AdapterLayout | None,
+) -> Subject:
+    """What checks look at: the whole record, and each stage of it as a record of its own."""
+    assert plan.plan.workload is not None
+    stages = range(len(plan.plan.stages or ()))
+    view = View(record, plan.plan.workload.fresh_realizations, stages or (None,))
+    result, problem = _result(plan, record, view)
+    conditions = conditions_of(plan.plan, record.predicate)
+    whole = Subject(
+        loaded=plan,
+        manifest=manifest,
+        record=record,
+        view=view,
+        conditions=conditions,
+        support=layout,
+        specs=None if stages else _specs(plan, manifest, layout),
+        result_digest=result,
+        result_problem=problem,
+    )
+    parts = []
+    for each in stage_views(plan.plan, layout, manifest):
+        loaded = replace(plan, plan=each.plan)
+        own = each.manifest if layout is not None else None
+        parts.append(
+            replace(
+                whole,
+                loaded=loaded,
+                manifest=own,
+                view=View(record, view.num_realizations, (each.number,)),
+                specs=_specs(loaded, own, layout),
+            )
+        )
+    return replace(whole, parts=tuple(parts))
 
 
 def _refuse_absurd(workload: Workload) -> None:
@@ -130,8 +159,11 @@ def _run(subject: Subject, identifier: str) -> list[Difference]:
     if check is None:
         findings.differ("$.checks", "a check that this auditor has", identifier)
         return findings.differences
+    # What one process is judged by is judged of each stage's; the rest, of all of them together.
+    subjects = subject.parts if subject.parts and identifier not in WHOLE else (subject,)
     try:
-        check(subject, findings)
+        for each in subjects:
+            check(each, findings)
     except (
         HarnessError,
         ArithmeticError,

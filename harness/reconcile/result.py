@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from harness.canonical import canonical_bytes, sha256_digest
 from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.predicates import ApplicabilityKey
+from harness.evidence.tables import table_place
 from harness.plan.load import LoadedPlan
 from harness.plan.records import Plan
 from harness.reconcile.findings import Row
@@ -41,7 +42,9 @@ _BYTES = ("requested_bytes", "bytes_before_release", "bytes_after_release")
 class RowSource(Protocol):
     """Where the rows of one table of one realization come from."""
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row] | None:
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row] | None:
         """The rows, or ``None`` when there is no such table."""
 
 
@@ -56,12 +59,24 @@ def result_document(plan: LoadedPlan, applicability_key: Key, tables: Tables) ->
     Raises:
         EvidenceError: When a table that the result needs is missing in some realization.
     """
-    return _document(plan, applicability_key, _Given(tables))
+    return _document(plan, applicability_key, _Given({None: tables}))
 
 
-def result_digest(plan: LoadedPlan, applicability_key: Key, tables: Tables) -> str:
-    """Digest of :func:`result_document`: ``sha256:`` over its RFC 8785 bytes."""
-    return recomputed_result_digest(plan, applicability_key, _Given(tables))
+def result_digest(
+    plan: LoadedPlan,
+    applicability_key: Key,
+    tables: Tables,
+    stages: Mapping[int | None, Tables] | None = None,
+) -> str:
+    """Digest of :func:`result_document`: ``sha256:`` over its RFC 8785 bytes.
+
+    Args:
+        plan: The plan that was run.
+        applicability_key: The conditions under which its digests may be compared.
+        tables: Rows by table name and realization, where the plan has no stages.
+        stages: The same of each of its stages, by number.
+    """
+    return recomputed_result_digest(plan, applicability_key, _Given(stages or {None: tables}))
 
 
 def recomputed_result_digest(plan: LoadedPlan, applicability_key: Key, source: RowSource) -> str:
@@ -74,11 +89,13 @@ def recomputed_result_digest(plan: LoadedPlan, applicability_key: Key, source: R
 
 
 class _Given:
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Mapping[int | None, Tables]) -> None:
         self._tables = tables
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row] | None:
-        found = self._tables.get(name, {}).get(realization)
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row] | None:
+        found = self._tables.get(stage, {}).get(name, {}).get(realization)
         return None if found is None else list(found)
 
 
@@ -101,9 +118,17 @@ def _plain(key: Key) -> Any:
 
 
 def _realization(plan: Plan, source: RowSource, index: int) -> dict[str, Any]:
+    if plan.stages is None:
+        return _process(plan, source, index, None)
+    numbers = range(len(plan.stages))
+    return {"stages": [_process(plan, source, index, number) for number in numbers]}
+
+
+def _process(plan: Plan, source: RowSource, index: int, stage: int | None) -> dict[str, Any]:
+    """What one process, of one stage or of all, gave."""
     document: dict[str, Any] = {}
     for name, columns in _COLUMNS.items():
-        rows = _rows(source, name, index)
+        rows = _rows(source, name, index, stage)
         document[name] = _sorted([{column: row[column] for column in columns} for row in rows])
     intents = {intent.id: intent for intent in plan.materializations}
     document["materializations"] = _sorted(
@@ -115,18 +140,18 @@ def _realization(plan: Plan, source: RowSource, index: int) -> dict[str, Any]:
                 else "UNPLANNED",
                 **{column: row[column] for column in _BYTES},
             }
-            for row in _rows(source, "materializations", index)
+            for row in _rows(source, "materializations", index, stage)
         ]
     )
     return document
 
 
-def _rows(source: RowSource, name: str, index: int) -> list[Row]:
-    rows = source.rows(name, index)
+def _rows(source: RowSource, name: str, index: int, stage: int | None) -> list[Row]:
+    rows = source.rows(name, index, stage)
     if rows is None:
         raise EvidenceError(
             "a table that makes the result is missing",
-            expected=f"tables/{name}/r{index}",
+            expected=f"tables/{table_place(name, index, stage)}",
             hint="an aborted run has no result",
         )
     return rows

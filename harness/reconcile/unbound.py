@@ -89,13 +89,26 @@ EVICTED_COLUMNS: Mapping[str, Mapping[str, str]] = {
 """Columns that are unbound only where a policy evicts: the auditor does not know how much."""
 
 
-def unbound_paths(*, evicts: bool = False) -> tuple[str, ...]:
+STAGE_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "stage_greetings": {
+        "nonce": "one for all stages of a realization, another for each realization",
+        "width": "one for all stages",
+    },
+    "stage_times": dict.fromkeys(
+        ("received_ns", "compute_ns", "sent_ns", "digest_ns"), "at least 0"
+    ),
+}
+"""Columns that only the stages of a chain write."""
+
+
+def unbound_paths(*, evicts: bool = False, has_stages: bool = False) -> tuple[str, ...]:
     """Paths of everything unbound, sorted: predicate fields, cells, ``tables/<name>.<column>``.
 
     Args:
         evicts: Whether ownership is judged, and the plan has an eviction policy.
+        has_stages: Whether the plan has stages.
     """
-    listed = [COLUMNS, EVICTED_COLUMNS] if evicts else [COLUMNS]
+    listed = [COLUMNS, *([EVICTED_COLUMNS] * evicts), *([STAGE_COLUMNS] * has_stages)]
     columns = [
         f"tables/{table}.{column}"
         for tables in listed

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from harness.errors import ContradictionError, ExitCode, HarnessError
 from harness.evidence.log.state import LogState, log_state
-from harness.evidence.record import LoadedRecord, LoadedVerdict, load_record, verdicts_by_record
+from harness.evidence.record import (
+    LoadedRecord,
+    LoadedVerdict,
+    VerdictLine,
+    load_record,
+    load_verdict,
+    verdicts_by_record,
+)
 from harness.evidence.scan import Problem
 from harness.evidence.signing.keys import AllowedKeys
 from harness.evidence.store import Store
@@ -152,9 +159,9 @@ def uphold(
 
 
 def _reaudit(
-    store: Store, digest: str, stored: list[LoadedVerdict], layout_for: LayoutFor | None
+    store: Store, digest: str, stored: Sequence[VerdictLine], layout_for: LayoutFor | None
 ) -> Reaudit:
-    newest = stored[-1] if stored else None
+    newest = load_verdict(stored[-1].digest, store) if stored else None
     verdict, problem, code, experiment = None, None, None, None
     try:
         record = load_record(digest, store)

@@ -11,6 +11,7 @@ from harness.errors import HarnessError
 from harness.evidence.declared import TABLES
 from harness.evidence.predicates import RecordPredicate
 from harness.evidence.record import LoadedRecord
+from harness.evidence.tables import table_place
 from harness.plan.bind import bind
 from harness.plan.binding import Binding
 from harness.plan.check import AdapterSupport
@@ -32,45 +33,77 @@ POINTS = (
 """Lifecycle points at which a process is measured, in order."""
 _PER_REALIZATION = frozenset({"producer", "witness"})
 _WHOLE_RECORD = frozenset({"fixture", "supervisor"})
+_PER_STAGE = frozenset({"producer", "witness", "fixture"})
+"""Who writes a table for each stage of a plan that has some."""
 
 
-def expected_tables(num_realizations: int, checks: Collection[str]) -> list[tuple[str, int | None]]:
-    """Every table that a complete record holds, with its realization (``None``: record-wide).
+Place = tuple[str, int | None, int | None]
+"""A table's name, its realization (``None``: record-wide) and its stage (``None``: of all)."""
+
+
+def expected_tables(
+    num_realizations: int, checks: Collection[str], num_stages: int | None = None
+) -> list[Place]:
+    """Every table that a complete record holds.
 
     Args:
         num_realizations: Fresh realizations that the plan asks for.
         checks: Ids of the checks that the plan declares.
+        num_stages: Stages of the plan, each with tables of its own; ``None`` where it has none.
     """
-    expected: list[tuple[str, int | None]] = []
+    stages = (None,) if num_stages is None else tuple(range(num_stages))
+    expected: list[Place] = []
     for table in TABLES.values():
         if table.check is not None and table.check not in checks:
             continue
+        of = stages if table.writer in _PER_STAGE else (None,)
         if table.writer in _PER_REALIZATION:
-            expected.extend((table.name, index) for index in range(num_realizations))
+            expected.extend((table.name, n, stage) for n in range(num_realizations) for stage in of)
         elif table.writer in _WHOLE_RECORD:
-            expected.append((table.name, None))
+            expected.extend((table.name, None, stage) for stage in of)
     return expected
 
 
-def table_path(name: str, realization: int | None) -> str:
-    """The place of one table, such as ``tables/steps/r0``."""
-    return f"tables/{name}" if realization is None else f"tables/{name}/r{realization}"
+def table_path(name: str, realization: int | None, stage: int | None = None) -> str:
+    """The place of one table, such as ``tables/steps/r0``, or ``tables/steps/r0/s1`` of a stage."""
+    return f"tables/{table_place(name, realization, stage)}"
 
 
 class View:
-    """Reads each table of one record once."""
+    """Reads each table of one record once: of all processes, or of one stage's."""
 
-    def __init__(self, record: LoadedRecord, num_realizations: int) -> None:
+    def __init__(
+        self,
+        record: LoadedRecord,
+        num_realizations: int,
+        stages: Sequence[int | None] = (None,),
+    ) -> None:
+        """Look at a record.
+
+        Args:
+            record: The record.
+            num_realizations: Fresh realizations that its plan asks for.
+            stages: The stages whose tables are read; ``None`` where the plan has none.
+        """
         self._record = record
         self.num_realizations = num_realizations
-        self._read: dict[tuple[str, int | None], KeyedRows | str] = {}
+        self.stages = tuple(stages)
+        self._read: dict[Place, KeyedRows | str] = {}
 
     def table(
-        self, findings: Findings, name: str, realization: int | None = None
+        self,
+        findings: Findings,
+        name: str,
+        realization: int | None = None,
+        stage: int | None = None,
     ) -> KeyedRows | None:
-        """Rows of one table by key, or ``None`` after saying why there are none."""
-        where = table_path(name, realization)
-        found = self._load(name, realization)
+        """Rows of one table by key, or ``None`` after saying why there are none.
+
+        A stage need not be named where one alone is looked at.
+        """
+        place = self._place(name, realization, stage)
+        where = table_path(*place)
+        found = self._load(place)
         if isinstance(found, str):
             findings.differ(where, "a readable table", found)
             return None
@@ -79,26 +112,35 @@ class View:
         return found
 
     def each(self, findings: Findings, name: str) -> Iterator[tuple[int, KeyedRows]]:
-        """The table of every realization of the plan that can be read."""
+        """The table of every realization, and of every stage in it, that can be read."""
         for realization in range(self.num_realizations):
-            found = self.table(findings, name, realization)
-            if found is not None:
-                yield realization, found
+            for stage in self.stages:
+                found = self.table(findings, name, realization, stage)
+                if found is not None:
+                    yield realization, found
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row] | None:
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row] | None:
         """Rows of one table, or ``None`` when it cannot be read."""
-        found = self._load(name, realization)
+        found = self._load(self._place(name, realization, stage))
         return None if isinstance(found, str) else list(found.rows.values())
 
-    def _load(self, name: str, realization: int | None) -> KeyedRows | str:
-        key = (name, realization)
-        if key not in self._read:
+    def _place(self, name: str, realization: int | None, stage: int | None) -> Place:
+        if TABLES[name].writer not in _PER_STAGE:
+            return name, realization, None
+        if stage is None and len(self.stages) == 1:
+            stage = self.stages[0]
+        return name, realization, stage
+
+    def _load(self, place: Place) -> KeyedRows | str:
+        if place not in self._read:
             try:
-                rows: Sequence[Row] = self._record.rows(name, realization)
-                self._read[key] = KeyedRows(table_path(name, realization), TABLES[name].key, rows)
+                rows: Sequence[Row] = self._record.rows(*place)
+                self._read[place] = KeyedRows(table_path(*place), TABLES[place[0]].key, rows)
             except HarnessError as error:
-                self._read[key] = str(error)
-        return self._read[key]
+                self._read[place] = str(error)
+        return self._read[place]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +198,13 @@ class Subject:
     result_digest: str | None
     """Recomputed from the tables, or ``None`` with the problem."""
     result_problem: str
+    parts: tuple["Subject", ...] = ()
+    """The same of each stage by itself, where the plan has stages."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is one stage of a plan that has several."""
+        return self.view.stages != (None,) and not self.parts
 
     @property
     def checks(self) -> frozenset[str]:

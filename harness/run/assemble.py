@@ -4,7 +4,7 @@ Every figure here is a sum over rows, and the auditor computes it again.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from harness.plan.environment import Environment, environment_document
 from harness.plan.load import LoadedPlan
 from harness.plan.recipe import recipe_digest
 from harness.plan.records import REPLAYED_STEPS
-from harness.reconcile.result import result_digest
+from harness.reconcile.result import Tables, result_digest
 from harness.run.processes import Outcome
 
 Rows = list[dict[str, Any]]
@@ -51,11 +51,35 @@ class Gathered:
 
     written: list[WrittenTable] = field(default_factory=list)
     rows: dict[str, dict[int | None, Rows]] = field(default_factory=dict)
+    """Where a plan has stages, those of one after the other."""
+    stages: dict[int | None, dict[str, dict[int | None, Rows]]] = field(default_factory=dict)
+    """The same of each stage by itself; all of it under ``None`` where there are none."""
     totals: dict[str, Any] = field(default_factory=dict)
     """The statement's sums over the rows."""
 
+    @property
+    def processes(self) -> list[dict[str, dict[int | None, Rows]]]:
+        """Rows of each stage, in order; where there are none, all rows once."""
+        numbers = sorted(number for number in self.stages if number is not None)
+        return [self.stages[number] for number in numbers] or [self.rows]
 
-def gather(store: Store, folder: Path, realization: int | None, gathered: Gathered) -> None:
+
+@dataclass(frozen=True, kw_only=True)
+class TableFolder:
+    """Where one child wrote its tables, and what they are about."""
+
+    path: Path
+    realization: int | None = None
+    stage: int | None = None
+
+
+def gather(
+    store: Store,
+    folder: Path,
+    realization: int | None,
+    gathered: Gathered,
+    stage: int | None = None,
+) -> None:
     """Take every finished table of one child into the store."""
     for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
         name = path.stem
@@ -68,15 +92,18 @@ def gather(store: Store, folder: Path, realization: int | None, gathered: Gather
                 digest=store.put_table(data),
                 num_rows=len(rows),
                 size_bytes=len(data),
+                stage=stage,
             )
         )
-        gathered.rows.setdefault(name, {})[realization] = rows
+        gathered.rows.setdefault(name, {}).setdefault(realization, []).extend(rows)
+        own = gathered.stages.setdefault(stage, {})
+        own.setdefault(name, {})[realization] = rows
 
 
-def applicability_key(facts: Mapping[int | None, Rows]) -> ApplicabilityKey | None:
-    """The key that all realizations measured; ``None`` when there is none, or they disagree."""
+def applicability_key(facts: Iterable[Rows]) -> ApplicabilityKey | None:
+    """The key that all producers measured; ``None`` when there is none, or they disagree."""
     keys = []
-    for rows in facts.values():
+    for rows in facts:
         values = {row["name"]: row["value"] for row in rows}
         try:
             keys.append(
@@ -95,8 +122,9 @@ def applicability_key(facts: Mapping[int | None, Rows]) -> ApplicabilityKey | No
     return keys[0] if keys and all(key == keys[0] for key in keys) else None
 
 
-def totals(plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]) -> dict[str, Any]:
+def totals(plan: LoadedPlan, gathered: Gathered) -> dict[str, Any]:
     """Summaries over plan and rows: bytes per memory, and the number of steps."""
+    rows = gathered.rows
     planned: Counter[str] = Counter()
     for intent in plan.plan.materializations:
         if intent.requirement == "required" and intent.persistence == "persistent":
@@ -113,18 +141,16 @@ def totals(plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]) -> d
         "planned_bytes": dict(sorted(planned.items())),
         "observed_bytes": dict(sorted(observed.items())),
         "num_steps": sum(len(listed) for listed in rows.get("steps", {}).values()),
-    } | _smallest_visible(plan, rows)
+    } | _smallest_visible(plan, gathered)
 
 
-def _smallest_visible(
-    plan: LoadedPlan, rows: Mapping[str, Mapping[int | None, Rows]]
-) -> dict[str, int]:
+def _smallest_visible(plan: LoadedPlan, gathered: Gathered) -> dict[str, int]:
     """The smallest copy that every reading after population would have shown, in bytes."""
     allowances = plan.plan.memory_allowances
     if allowances is None:
         return {}
     found = []
-    for listed in rows.get("checkpoints", {}).values():
+    for listed in _of_each_process(gathered, "checkpoints"):
         baseline = next((row for row in listed if row["point"] == "baseline"), None)
         for row in listed:
             if row["point"] in ("after_population", "after_release", "after_decode"):
@@ -132,6 +158,11 @@ def _smallest_visible(
                 shrunk = sum(max(0, baseline[k] - row[k]) for k in KINDS) if baseline else 0
                 found.append(allowances.unplanned_host_bytes + 1 - row["unplanned_bytes"] + shrunk)
     return {"smallest_visible_mirror_bytes": max(0, *found)} if found else {}
+
+
+def _of_each_process(gathered: Gathered, name: str) -> list[Rows]:
+    """A table's rows, one list for each producer that wrote one."""
+    return [rows for own in gathered.processes for rows in own.get(name, {}).values()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +175,7 @@ class Assembly:
     manifest_bytes: bytes | None
     binding: Binding
     environment: Environment
-    folders: Mapping[int | None, Sequence[Path]]
-    """Folders in which children wrote tables, by realization."""
+    folders: Sequence[TableFolder]
     outcomes: Sequence[Outcome]
     package_root: Path
     command: Sequence[str]
@@ -161,16 +191,15 @@ def assemble(store: Store, work: Path, assembly: Assembly) -> tuple[str, Gathere
     """
     gathered = Gathered()
     tables.write(work, "trials", [outcome.row() for outcome in assembly.outcomes])
-    for realization, folders in [*assembly.folders.items(), (None, [work])]:
-        for folder in folders:
-            gather(store, folder, realization, gathered)
+    for folder in (*assembly.folders, TableFolder(path=work)):
+        gather(store, folder.path, folder.realization, gathered, folder.stage)
     plan = assembly.loaded.plan
     plan_file = store.put_plan(assembly.plan_bytes)
     manifest = (
         None if assembly.manifest_bytes is None else store.put_manifest(assembly.manifest_bytes)
     )
-    gathered.totals = totals(assembly.loaded, gathered.rows)
-    key = applicability_key(gathered.rows.get("facts", {}))
+    gathered.totals = totals(assembly.loaded, gathered)
+    key = applicability_key(_of_each_process(gathered, "facts"))
     predicate = RecordPredicate(
         experiment=assembly.experiment,
         plan=PlanReference(
@@ -260,14 +289,19 @@ def _fixture(loaded: LoadedPlan, written: Sequence[WrittenTable]) -> FixtureRefe
     outputs = [table.digest for table in written if table.name == "fixture_outputs"]
     if not outputs:
         return None
-    return FixtureReference(recipe_digest=recipe_digest(loaded.document), digest=outputs[0])
+    # Of stages the last one's: there are the planes, logits and tokens of the whole range.
+    return FixtureReference(recipe_digest=recipe_digest(loaded.document), digest=outputs[-1])
 
 
 def _result(loaded: LoadedPlan, key: ApplicabilityKey | None, gathered: Gathered) -> str | None:
     if key is None:
         return None
     try:
-        return result_digest(loaded, vars(key), gathered.rows)
+        return result_digest(loaded, vars(key), gathered.rows, _stages(loaded, gathered))
     except (EvidenceError, KeyError):
         # An aborted run has no result; the auditor says which tables are missing.
         return None
+
+
+def _stages(loaded: LoadedPlan, gathered: Gathered) -> Mapping[int | None, Tables] | None:
+    return None if loaded.plan.stages is None else gathered.stages

@@ -7,9 +7,8 @@ left. Observes nothing itself, imports no torch and judges nothing.
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +17,10 @@ from harness.errors import InvalidInputError
 from harness.plan.load import load_plan
 from harness.plan.request import layout_request
 from harness.run.processes import Child, Outcome, child_environment
-from harness.run.stage_job import PEER_LOST, REPORT_FILE, StageJob, stage_ranges, write_stage_job
+from harness.run.stage_job import REPORT_FILE, StageJob, stage_ranges, write_stage_job
+from harness.run.watching import STAGE_ENVIRONMENT, Fault, end_all, fault_of, watch_stages
 from harness.stages.listener import LOOPBACK, listen
 
-_POLL_S = 0.02
-_END_S = 3.0
-"""For a process that has noticed a lost stage to come to its end."""
 MAX_REPORT_BYTES = 64 << 20
 STAGE_ARGV = (sys.executable, "-m", "harness.run.stage")
 
@@ -53,14 +50,6 @@ class ChainRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Which stage ended a chain, and why."""
-
-    stage: int
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChainOutcome:
     """How every stage ended, in order; ``fault`` is ``None`` when each came to its end."""
 
@@ -86,9 +75,7 @@ def run_chain(
     """
     wanted = layout_request(load_plan(request.plan).plan)
     stage_ranges(wanted.spec, request.cuts)
-    # What the library logs would crowd out a stage's own message.
-    environment = child_environment(wanted.determinism.num_threads)
-    environment |= {"TORCH_CPP_LOG_LEVEL": "FATAL"}
+    environment = child_environment(wanted.determinism.num_threads) | STAGE_ENVIRONMENT
     request.out.mkdir(parents=True, exist_ok=True)
     if any(request.out.iterdir()):
         raise InvalidInputError(
@@ -104,13 +91,12 @@ def run_chain(
                 children.append(_start(request, job, listener, environment, on_line))
             # Only the first stage listens: nobody may connect to one that is gone.
             listener.close()
-            outcomes = _watch(request, children)
+            outcomes = watch_stages(
+                children, run_timeout_s=request.run_timeout_s, wait_s=request.timeout_s
+            )
         finally:
-            for child in children:
-                if child.process.poll() is None:
-                    child.process.kill()
-                    child.process.wait()
-    fault = _fault(outcomes)
+            end_all(children)
+    fault = fault_of(outcomes)
     reports = () if fault is not None else tuple(_report(Path(job.out)) for job in jobs)
     return ChainOutcome(outcomes=outcomes, fault=fault, reports=reports)
 
@@ -156,44 +142,6 @@ def _start(
         on_line=partial(on_line, job.stage),
         pass_fds=[listener.fileno()] if is_first else [],
     )
-
-
-def _watch(request: ChainRequest, children: Sequence[Child]) -> tuple[Outcome, ...]:
-    """Wait until every stage ended, or for so long as the others may take to notice one's end."""
-    deadline = time.monotonic() + request.run_timeout_s
-    has_failed = False
-    while time.monotonic() < deadline:
-        codes = [child.process.poll() for child in children]
-        if None not in codes:
-            break
-        if not has_failed and any(code for code in codes):
-            # Also a stage that waits for a load then waits for no more than a step's time.
-            has_failed = True
-            deadline = min(deadline, time.monotonic() + request.timeout_s + _END_S)
-        time.sleep(_POLL_S)
-    return tuple(_ended(child) for child in children)
-
-
-def _ended(child: Child) -> Outcome:
-    outcome = child.wait(0 if child.process.poll() is None else 5)
-    if outcome.outcome != "timed_out":
-        return outcome
-    return replace(outcome, message="had not ended, and was killed, when its time was over")
-
-
-def _fault(outcomes: Sequence[Outcome]) -> Fault | None:
-    """The stage that ended the chain: not one that only lost another, where there is a better."""
-    order = {"killed": 0, "failed": 1, "timed_out": 2}
-    ranked = [
-        (3 if outcome.exit_code == PEER_LOST else order[outcome.outcome], stage, outcome)
-        for stage, outcome in enumerate(outcomes)
-        if outcome.outcome != "completed"
-    ]
-    if not ranked:
-        return None
-    _, stage, outcome = min(ranked, key=lambda each: each[:2])
-    reason = f"killed by {outcome.signal}" if outcome.signal else outcome.message
-    return Fault(stage=stage, reason=reason or f"exit code {outcome.exit_code}")
 
 
 def _report(folder: Path) -> Mapping[str, object]:

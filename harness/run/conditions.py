@@ -51,13 +51,15 @@ def apply_determinism(settings: Determinism) -> None:
         )
 
 
-def machine_conditions(driver: Driver | None = None) -> dict[str, str]:
+def machine_conditions(driver: Driver | None = None, library: str | None = None) -> dict[str, str]:
     """What this process's libraries say of themselves and of the machine.
 
     Args:
         driver: Of the GPU that computes, if one does: what it is belongs to the instruction set.
+        library: Digest of the compiled library that computes, if one does; so does this.
     """
     own = [] if driver is None else [driver.description()]
+    own += [] if library is None else [f"library {library}"]
     return {
         "instruction_set": "; ".join([_instruction_set(), *own]),
         "torch_build": torch.__version__,

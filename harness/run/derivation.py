@@ -3,7 +3,8 @@
 The only place where settings become a plan. Imports no torch; knows no model family.
 """
 
-from collections.abc import Callable, Mapping
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -15,9 +16,10 @@ from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
 from harness.errors import InvalidInputError
 from harness.measure.environment import DeviceRequest, planning_environment
-from harness.plan.checks import default_checks, device_checks
+from harness.plan.checks import default_checks, device_checks, stage_checks
 from harness.plan.derive import DeriveRequest, derive
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
+from harness.plan.limits import parse_limits
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import (
     CheckLimit,
@@ -117,9 +119,16 @@ def derive_settings(
         staging_window_bytes=settings.realization["staging_window_bytes"],
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
-    own_checks = (*layout.acceptance_checks, *device_checks(environment.resources))
+    num_stages = _num_stages(settings.realization.get("stages"))
+    own_checks = (
+        *layout.acceptance_checks,
+        *device_checks(environment.resources),
+        *stage_checks(num_stages is not None),
+    )
     on_gpu = unit.kind == "cuda-gpu"
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
+    checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
+    _require_boundaries(checks, layout.boundaries(model.config, model.spec))
     return derive(
         DeriveRequest(
             plan_version=f"{settings.name}-1",
@@ -140,10 +149,11 @@ def derive_settings(
                 dtype=request.determinism.dtype,
                 num_threads=request.determinism.num_threads,
             ),
-            checks=_checks(settings.checks) or default_checks(allowances, own_checks),
-            timeouts=_record(TimeoutsS, settings.timeouts, "timeouts"),
+            checks=checks,
+            timeouts=_timeouts(settings.timeouts, has_stages=num_stages is not None),
             memory_allowances=allowances,
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
+            num_stages=num_stages,
         )
     )
 
@@ -216,6 +226,18 @@ def _range(model: Mapping[str, Any], num_layers: int) -> ModelRange:
     return _record(ModelRange, {**ends, **layers, **identity}, "model.range")
 
 
+def _num_stages(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 2):
+        raise _misfit("realization.stages", "2 or more, or null for one process", repr(value))
+    return value
+
+
+def _timeouts(values: Mapping[str, Any], *, has_stages: bool) -> TimeoutsS:
+    """Bounds on the children; those of stages belong only to a plan that has some."""
+    found = _record(TimeoutsS, values, "timeouts")
+    return found if has_stages else replace(found, stage_wait_s=None, stage_start_s=None)
+
+
 def _policy(value: Any) -> str | None:
     if value is not None and type(value) is not str:
         raise _misfit("realization.eviction_policy", "the name of a policy, or null", repr(value))
@@ -285,12 +307,24 @@ def _intervals(value: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(item) for item in value)
 
 
-def _checks(values: Mapping[str, Any] | None) -> Checks | None:
-    if values is None:
-        return None
-    return Checks(
-        **{
-            kind: tuple(_record(CheckLimit, item, f"checks.{kind}") for item in values[kind])
-            for kind in ("acceptance", "telemetry")
-        }
-    )
+def _checks(values: Mapping[str, Any], default: Checks) -> Checks:
+    """The checks that a person declared; what is absent is as in every plan."""
+    declared: dict[str, Any] = {}
+    for kind, listed in values.items():
+        where = f"checks.{kind}"
+        if listed is None:
+            continue
+        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+            raise _misfit(where, "a list of mappings", repr(listed))
+        if kind == "comparison":
+            declared[kind] = parse_limits(listed, where=where)
+        else:
+            declared[kind] = tuple(_record(CheckLimit, each, where) for each in listed)
+    return replace(default, **declared)
+
+
+def _require_boundaries(checks: Checks, names: Sequence[str]) -> None:
+    """Refuse a limit that would never be about anything."""
+    for limit in checks.comparison or ():
+        if not fnmatch.filter(names, limit.tensors):
+            raise _misfit("checks.comparison", "a pattern of boundary names", limit.tensors)

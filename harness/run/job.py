@@ -21,6 +21,20 @@ KEPT_FILE = "kept.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """One process's place in a chain of stages."""
+
+    number: int
+    """Of the plan's stages, from 0."""
+    nonce: str
+    """32 hex digits, made for one realization."""
+    port: int
+    """At which the first stage listens."""
+    lead_host: str
+    own_host: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One child's job."""
 
@@ -33,6 +47,8 @@ class Job:
     binding: Binding
     environment: Environment
     arming: Arming | None = None
+    place: Place | None = None
+    """Of a producer that realizes one stage of the plan; ``None`` for one that realizes it all."""
 
 
 def write_job(path: Path, job: Job) -> None:
@@ -48,6 +64,7 @@ def write_job(path: Path, job: Job) -> None:
                 "binding": {key: dict(value) for key, value in asdict(job.binding).items()},
                 "environment": environment_document(job.environment),
                 "arming": None if job.arming is None else job.arming.document(),
+                "place": None if job.place is None else asdict(job.place),
             }
         ),
     )
@@ -64,4 +81,5 @@ def read_job(path: Path) -> Job:
         binding=Binding(**document["binding"]),
         environment=parse_environment(document["environment"], where=str(path)),
         arming=None if document["arming"] is None else parse_arming(document["arming"]),
+        place=None if document["place"] is None else Place(**document["place"]),
     )

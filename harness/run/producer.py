@@ -7,6 +7,8 @@ supervisor as a process of its own; knows no store, no record and no verdict.
 """
 
 import argparse
+import socket
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,10 +29,11 @@ from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
 from harness.plan.request import census_of, layout_request, planned_tensors
+from harness.plan.stages import stage_view
 from harness.realize import sentinels
 from harness.realize.adapter import Adapter, AdapterContext, Executor
 from harness.realize.armed import ArmedPass
-from harness.realize.decode import ExecutionLoop
+from harness.realize.decode import ExecutionLoop, OwnSteps
 from harness.realize.observed import authority_rows, execution_rows, owner_of, tensor_rows
 from harness.realize.realizer import Realizer
 from harness.realize.recorder import StepRecorder
@@ -39,7 +42,7 @@ from harness.realize.seal import Seal, watch
 from harness.realize.source import ReaderSource
 from harness.realize.warmup import warm_up
 from harness.run.armed import write_armed
-from harness.run.child import run_child, say
+from harness.run.child import PEER_LOST, run_child, say
 from harness.run.conditions import (
     apply_determinism,
     device_class,
@@ -50,25 +53,37 @@ from harness.run.devices import ComputeDevice, bound_device, bound_memories, exh
 from harness.run.guards import OpenedFiles, plan_accesses, source_accesses
 from harness.run.instruments import Instruments
 from harness.run.job import Job, read_job
+from harness.run.place import ChainPlace
+from harness.stages.errors import PeerError
 from harness.state.arena import Arena, Memory
 
 Row = dict[str, object]
 
 
 class Production:
-    """One realization, from plan to rows."""
+    """One realization, from plan to rows: of a whole plan, or of one stage of it."""
 
-    def __init__(self, job: Job, witness: WitnessClient, out: Path) -> None:
-        loaded = load_plan(job.plan)
+    def __init__(
+        self, job: Job, witness: WitnessClient, out: Path, listener: socket.socket | None = None
+    ) -> None:
+        plan = load_plan(job.plan).plan
         self.job = job
         self.out = out
         self.witness = witness
         self.plan: Plan
         self.seal: Seal
         self.device: ComputeDevice
-        self.plan, self.seal = watch(loaded.plan)
-        assert loaded.plan.checkpoint is not None
-        self.manifest = load_manifest(job.plan.parent, loaded.plan.checkpoint.manifest)
+        self.chain: ChainPlace | None = None
+        """Of a stage, from the meeting on."""
+        self.fixture = job.fixture
+        assert plan.checkpoint is not None
+        self.manifest = load_manifest(job.plan.parent, plan.checkpoint.manifest)
+        self.whole, self._listener = plan, listener
+        if job.place is not None:
+            layout = layout_for(plan.adapter_data.family or "")
+            plan, self.manifest = stage_view(plan, job.place.number, layout, self.manifest)
+            self.fixture = job.fixture / (self.whole.stages or ())[job.place.number].id
+        self.plan, self.seal = watch(plan)
         self.rows: dict[str, list[Row]] = {}
         self.replayed: tuple[Executor, Mapping[str, torch.Tensor]] | None = None
         """What ran the workload, and where its state can be frozen."""
@@ -78,6 +93,7 @@ class Production:
         plan, job = self.plan, self.job
         request = layout_request(plan)
         apply_determinism(request.determinism)
+        self._meet()
         make_adapter = partial(adapter_for, plan.adapter_data.family or "")
         self.device = device = bound_device(plan, job)
         memories = bound_memories(job, device)
@@ -88,11 +104,13 @@ class Production:
             transfer=device.transfer(),
             record=device.record,
         )
-        schedule = schedule_of(request.workload, request.spec)
+        # Of a stage too: whether a step has logits is the chain's matter, not this range's.
+        schedule = schedule_of(request.workload, self.whole.adapter_data.spec)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
         on_gpu = device.driver is not None
-        warm_up(plan, make_adapter, context, schedule, populate=on_gpu)
+        steps_of = OwnSteps if self.chain is None else self.chain.warm_steps
+        warm_up(plan, make_adapter, context, schedule, populate=on_gpu, steps_of=steps_of)
         instruments = Instruments(memories, self.witness, device.driver)
         instruments.checkpoint("baseline")
 
@@ -118,6 +136,17 @@ class Production:
         self._collect(realizer, recorder, reader, instruments)
         self._state_facts(executors, recorder, arenas, memories)
 
+    def _meet(self) -> None:
+        """Meet the other stages, before anything is loaded."""
+        if self.job.place is not None:
+            self.chain = ChainPlace(
+                self.job.place,
+                whole=self.whole,
+                own=self.plan,
+                layout=layout_for(self.plan.adapter_data.family or ""),
+                listener=self._listener,
+            )
+
     def _realize(
         self,
         adapter: Adapter,
@@ -135,7 +164,7 @@ class Production:
             ReaderSource(reader),
             lambda point: self._at(point, realizer, instruments),
         )
-        realizer.realize(partial(fill_reference, self.plan, self.job.fixture))
+        realizer.realize(partial(fill_reference, self.plan, self.fixture))
         reader.close()
         reader.seal()
         return realizer
@@ -169,11 +198,15 @@ class Production:
         if executors and snapshot is not None:
             say("prefill and decode")
             self.replayed = executors[0], snapshot.tensors
-            loop = ExecutionLoop(*self.replayed, recorder)
+            executor = executors[0]
+            steps = OwnSteps(executor) if self.chain is None else self.chain.steps(executor)
+            loop = ExecutionLoop(*self.replayed, recorder, steps)
             instruments.log("seal")
             self.seal.close()
             with plan_files.armed(), checkpoint_files.armed():
                 loop.run(schedule)
+                if self.chain is not None:
+                    self.chain.settle()
             self.seal.open()
             self.rows["states"] = loop.states
         return guards
@@ -201,7 +234,8 @@ class Production:
         memories: Mapping[str, Memory],
     ) -> None:
         """Say under which conditions it ran, as read back from what ran."""
-        facts = machine_conditions(self.device.driver)
+        libraries = [executor.conditions().get("kernel_library") for executor in executors[:1]]
+        facts = machine_conditions(self.device.driver, *libraries)
         facts["package_digest"] = package_digest() or "unknown"
         for executor in executors[:1]:
             facts["device_class"] = device_class(executor, arenas, memories)
@@ -262,6 +296,8 @@ class Production:
             "lifecycle": instruments.lifecycle,
             "distributions": [dict(row) for row in distribution_rows()],
         }
+        if self.chain is not None:
+            self.rows |= self.chain.rows(recorder.steps)
         for ledger in instruments.device_ledgers:
             self.rows["device_arenas"] = ledger.arena_rows
             self.rows["device_memory"] = ledger.memory_rows
@@ -333,12 +369,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--realization", type=int, required=True)
     parser.add_argument("--witness-fd", type=int, required=True)
+    parser.add_argument("--listen-fd", type=int, help="a listening socket, for the first stage")
     args = parser.parse_args()
     keep_small_pages()
     witness = WitnessClient.from_fd(args.witness_fd)
-    production = Production(read_job(args.job), witness, args.out)
-    with exhaustion_told():
-        production.run()
+    listener = None if args.listen_fd is None else socket.socket(fileno=args.listen_fd)
+    production = Production(read_job(args.job), witness, args.out, listener)
+    try:
+        with exhaustion_told():
+            production.run()
+    except PeerError as error:
+        print(str(error), file=sys.stderr, flush=True)
+        return PEER_LOST
     production.write(args.realization)
     production.observe()
     witness.finish()

@@ -1,26 +1,29 @@
-"""Reference outputs of a plan's recipe, made by an ordinary, unselective load.
+"""Reference outputs of a plan's recipe, made by an ordinary, unselective load in one process.
 
 Shares the forward code with the producer and nothing of its realization: every file is loaded
 whole, no arena, no staging, no bounded reader. Also the expected digest of each resident tensor,
 from its own transform of the checkpoint's bytes. Knows no cache and no process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from harness.adapters.families import Reference, reference_for
+from harness.adapters.families import Reference, layout_for, reference_for
 from harness.evidence import tables
+from harness.plan.layout import LayoutRequest
 from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan
 from harness.plan.request import layout_request
-from harness.realize.adapter import Executor
+from harness.plan.stages import stage_range
 from harness.realize.recorder import ReferenceRows
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.child import say
 from harness.run.conditions import apply_determinism
+from harness.run.control import Control, Part
 from harness.run.devices import bound_device, exhaustion_told
 from harness.run.job import Job
 from harness.state.digests import tensor_digest
@@ -32,60 +35,59 @@ def make_reference(plan: Plan, job: Job, folder: Path) -> None:
     """Load the checkpoint, run the workload once, and write outputs and digests to ``folder``."""
     request = layout_request(plan)
     apply_determinism(request.determinism)
+    device, maker = bound_device(plan, job).device, reference_for(plan.adapter_data.family or "")
+
+    def ordinary(part: LayoutRequest) -> Reference:
+        # Whatever the load makes, it makes on this device.
+        with exhaustion_told(), device:
+            return maker.ordinary(job.checkpoint, part)
+
     say("ordinary load")
-    # Whatever the load makes, it makes on this device.
-    with exhaustion_told(), bound_device(plan, job).device:
-        reference = reference_for(plan.adapter_data.family or "").ordinary(job.checkpoint, request)
+    if plan.stages is None:
+        reference = ordinary(request)
+        write_expected(folder, reference)
+        parts: Sequence[Part] = (Part(folder=folder, spec=request.spec),)
+    else:
+        parts = stage_parts(plan, request, ordinary, folder)
+        reference = ordinary(request)
     say("reference outputs")
     schedule = schedule_of(request.workload, request.spec)
+    names = layout_for(plan.adapter_data.family or "").boundaries(request.config, request.spec)
+    control = Control(reference.executor, parts, names)
     with exhaustion_told():
-        outputs, tokens, states = reference_outputs(reference, schedule)
-    save_file(outputs, folder / FIXTURE_FILE)
+        control.run(schedule)
+    for part in parts:
+        has_head = part.spec.owns_final_norm_head
+        own = replace(schedule, has_head=has_head)
+        save_file(control.outputs[part.spec], part.folder / FIXTURE_FILE)
+        rows = output_rows(control.outputs[part.spec], control.tokens if has_head else {}, own)
+        tables.write(part.folder, "fixture_outputs", rows)
+        tables.write(part.folder, "fixture_states", control.states[part.spec])
+
+
+def write_expected(folder: Path, reference: Reference) -> None:
+    """Write the digests that resident tensors must have."""
+    folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder, "expected_tensors", expected_rows(reference))
-    tables.write(folder, "fixture_outputs", output_rows(outputs, tokens, schedule))
-    tables.write(folder, "fixture_states", states)
 
 
-def state_rows(executor: Executor, point: str) -> list[Row]:
-    """Rows of ``fixture_states``: the mutable state as the ordinary run has it."""
-    return [
-        {"point": point, "name": name, "bytes": tensor.nbytes, "digest": tensor_digest(tensor)}
-        for name, tensor in executor.declared_state().items()
-    ]
-
-
-def reference_outputs(
-    reference: Reference, schedule: Schedule
-) -> tuple[dict[str, torch.Tensor], dict[tuple[str, int], int], list[Row]]:
-    """Run the schedule once: stacked outputs, the token after each step, digests of the state."""
-    executor = reference.executor
-    executor.reset()
-    tokens: dict[tuple[str, int], int] = {}
-    planes: dict[str, list[torch.Tensor]] = {"prefill": [], "decode": []}
-    logits: dict[str, list[torch.Tensor]] = {"prefill": [], "decode": []}
-
-    def step(phase: str, index: int, ids: Sequence[int], start: int, is_last: bool) -> int | None:
-        output = executor.step(ids, start, want_logits=is_last and schedule.has_head)
-        planes[phase].append(output.plane.clone().cpu())
-        if output.logits is None:
-            return None
-        logits[phase].append(output.logits.clone().cpu())
-        tokens[phase, index] = executor.choose(output.logits).token
-        return tokens[phase, index]
-
-    chosen: int | None = None
-    for chunk in schedule.chunks:
-        ids = chunk.token_ids
-        chosen = step("prefill", chunk.index, ids, chunk.start_position, chunk.is_last)
-    states = state_rows(executor, "after_prefill")
-    for index in range(schedule.decode_steps):
-        ids = (schedule.decode_input(index, chosen),)
-        chosen = step("decode", index, ids, schedule.prompt_rows + index, True)
-    outputs = {f"{phase}.plane": torch.cat(rows) for phase, rows in planes.items() if rows}
-    if schedule.has_head:
-        outputs["prefill.logits"] = logits["prefill"][-1]
-        outputs["decode.logits"] = torch.stack(logits["decode"])
-    return outputs, tokens, states + state_rows(executor, "after_decode")
+def stage_parts(
+    plan: Plan,
+    request: LayoutRequest,
+    ordinary: Callable[[LayoutRequest], Reference],
+    folder: Path,
+) -> tuple[Part, ...]:
+    """Load each stage's range by itself, one after another, for its tensors and empty state."""
+    found = []
+    for number, stage in enumerate(plan.stages or ()):
+        spec = stage_range(plan, number)
+        reference = ordinary(replace(request, spec=spec))
+        write_expected(folder / stage.id, reference)
+        reference.executor.reset()
+        state = reference.executor.declared_state()
+        empty = {name: tensor.clone() for name, tensor in state.items()}
+        found.append(Part(folder=folder / stage.id, spec=spec, empty_state=empty))
+    return tuple(found)
 
 
 def output_rows(

@@ -28,6 +28,8 @@ class RunRequest:
     """The command line as given; redacted before it is recorded."""
     producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producer")
     fixture_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.fixture")
+    stage_port: int = 0
+    """At which the first stage of a chain listens; 0 for a free one."""
     arming: Arming | None = None
     """Which boundaries every producer observes after its run, if any."""
     planted_fault: str | None = None

@@ -5,18 +5,20 @@ import importlib.util
 from harness.errors import NotEvaluableError
 from harness.plan.layout import (
     KERNEL_SET_DISTRIBUTIONS,
+    KERNEL_SET_LIBRARIES,
     KERNEL_SET_UNITS,
     AdapterLayout,
 )
 from harness.plan.records import RECORDED, Plan
+from harness.run.kernel_library import library_file
 
 
 def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
     """Refuse a plan that is valid and cannot be run here.
 
     Raises:
-        NotEvaluableError: When its range has no embeddings, its kernel set is not built, or the set
-            lacks what is asked of it.
+        NotEvaluableError: When its range has no embeddings, its stages are to run on a GPU, its
+            kernel set is not built, or the set lacks what is asked of it.
     """
     spec = plan.adapter_data.spec
     if not spec.owns_embeddings:
@@ -26,6 +28,15 @@ def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
             got=f"layers [{spec.start_layer}, {spec.end_layer}), which take another range's output",
             where="$.adapter_data.spec.owns_embeddings",
             hint="such a plan can be derived, checked and shown",
+        )
+    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    if plan.stages is not None and "cuda-gpu" in kinds:
+        raise NotEvaluableError(
+            "stages are run on the host only",
+            expected="cpu or simulated-accelerator",
+            got=", ".join(sorted(kinds)),
+            where="$.resources.nodes",
+            hint="derive the plan for the simulated device, or without stages",
         )
     _require_kernel_set(plan, layout)
 
@@ -70,6 +81,14 @@ def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:
             got="not installed",
             where="$.determinism.kernel_set",
             hint=f"install the project's extra {needed}",
+        )
+    if name in KERNEL_SET_LIBRARIES and library_file(name) is None:
+        raise NotEvaluableError(
+            f"kernel set {name} is not built here",
+            expected=f"the library {KERNEL_SET_LIBRARIES[name]}",
+            got="none",
+            where="$.determinism.kernel_set",
+            hint="install a C++17 compiler, then the package again (pip install -e .)",
         )
     if determinism.batch_invariant and not layout.kernel_sets[name]:
         raise NotEvaluableError(

@@ -7,30 +7,27 @@ digests and judges nothing. Started by :mod:`harness.run.chain`, or by hand on e
 """
 
 import argparse
+import os
 import socket
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
-import torch
-
 from harness.adapters.families import layout_for, reference_for
 from harness.canonical import canonical_bytes, write_durable
 from harness.errors import InvalidInputError, NotEvaluableError
-from harness.evidence.source import package_digest
-from harness.plan.layout import REFERENCE_OUTPUTS, AdapterLayout
 from harness.plan.load import LoadedPlan, load_plan
-from harness.plan.records import Plan
 from harness.plan.request import layout_request
 from harness.realize.schedule import schedule_of
-from harness.run.child import run_child, say
-from harness.run.conditions import apply_determinism, machine_conditions
-from harness.run.reference import state_rows
+from harness.run.child import PEER_LOST, run_child, say
+from harness.run.conditions import apply_determinism
+from harness.run.control import state_rows
+from harness.run.place import greeting_of, plane_form
 from harness.run.stage_job import (
-    PEER_LOST,
     REPORT_FILE,
     StageJob,
+    placed,
     read_stage_job,
     stage_ranges,
 )
@@ -89,18 +86,19 @@ def _run(
         nonce=nonce_number(job.nonce),
         form=form,
         digest=tensor_digest if job.is_armed else None,
+        start_timeout_s=job.start_timeout_s,
     )
-    stage.open(timeout_s=job.start_timeout_s)
+    stage.open()
     say("prefill and decode")
     steps: list[Row] = []
-    states = state_rows(executor, "before_prefill")
+    states = state_rows(executor.declared_state(), "before_prefill")
     chosen: int | None = None
     for index, planned in enumerate(schedule.steps()):
         if index == len(schedule.chunks):
-            states += state_rows(executor, "after_prefill")
+            states += state_rows(executor.declared_state(), "after_prefill")
         ids = schedule.inputs(planned, chosen) if job.stage == 0 else None
-        output = stage.step(planned, ids)
-        chosen = output.token
+        stepped = stage.step(planned, ids)
+        output, chosen = stepped.output, stepped.token
         steps.append(
             {
                 "phase": planned.phase,
@@ -109,10 +107,11 @@ def _run(
                 "num_rows": planned.num_rows,
                 "plane": tensor_digest(output.plane),
                 "logits": None if output.logits is None else tensor_digest(output.logits),
-                "token": output.token,
+                "token": stepped.token,
             }
         )
-    states += state_rows(executor, "after_decode")
+    stage.settle()
+    states += state_rows(executor.declared_state(), "after_decode")
     return {
         "stage": job.stage,
         "num_stages": job.num_stages,
@@ -122,21 +121,6 @@ def _run(
         "states": states,
         "crossings": [asdict(crossing) for crossing in stage.crossings],
     }
-
-
-def plane_form(plan: Plan, layout: AdapterLayout) -> PlaneForm:
-    """What the planes between stages are, as the plan's reference outputs have them.
-
-    Raises:
-        NotEvaluableError: When the plan asks for no reference outputs.
-    """
-    for intent in plan.materializations:
-        if intent.representation == REFERENCE_OUTPUTS:
-            state, form = intent.logical_state_id, intent.representation
-            for spec in layout.tensors(layout_request(plan), state, form, ()):
-                if spec.name == "prefill.plane":
-                    return PlaneForm(width=spec.shape[1], dtype=getattr(torch, spec.dtype))
-    raise NotEvaluableError("the plan asks for no reference outputs")
 
 
 def _require_host(loaded: LoadedPlan) -> None:
@@ -165,19 +149,12 @@ def _meeting(job: StageJob) -> Meeting:
 def _greeting(
     job: StageJob, loaded: LoadedPlan, form: PlaneForm, start_layer: int, end_layer: int
 ) -> Greeting:
-    return Greeting(
-        stage=job.stage,
+    return greeting_of(
+        number=job.stage,
         num_stages=job.num_stages,
         nonce=job.nonce,
         plan_digest=loaded.plan.digest,
-        # Stages of several instruction sets would have the bits of none.
-        versions={
-            "harness": package_digest() or "unknown",
-            "instruction_set": machine_conditions()["instruction_set"],
-            "torch": torch.__version__,
-        },
-        dtype=str(form.dtype).removeprefix("torch."),
-        width=form.width,
+        form=form,
         start_layer=start_layer,
         end_layer=end_layer,
     )
@@ -188,8 +165,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="run one stage of a chain, once")
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--listen-fd", type=int, help="a listening socket, for the first stage")
+    parser.add_argument(
+        "--stage-from",
+        metavar="NAME",
+        help="environment variable with the stage's number, such as RANK or SLURM_PROCID; "
+        "the report then goes into a folder of that number",
+    )
+    parser.add_argument("--own-host", help="this machine's address, instead of the job's")
     args = parser.parse_args()
-    job = read_stage_job(args.job)
+    job = placed(read_stage_job(args.job), args.stage_from, args.own_host, os.environ)
     if (args.listen_fd is not None) and job.stage != 0:
         raise InvalidInputError("only the first stage listens", got=f"stage {job.stage}")
     listener = None if args.listen_fd is None else socket.socket(fileno=args.listen_fd)

@@ -18,8 +18,7 @@ from harness.plan.records import ModelRange
 MAX_JOB_BYTES = 1 << 16
 REPORT_FILE = "stage.json"
 """What a stage writes in its folder at its end."""
-PEER_LOST = 75
-"""Exit code of a stage that ends because of another one (EX_TEMPFAIL)."""
+_NUMBER = re.compile(r"\A[0-9]{1,4}\Z")
 _NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
 
 
@@ -70,6 +69,36 @@ def read_stage_job(path: Path) -> StageJob:
             "not a stage's job", got="; ".join(sorted(problems)), where=str(path)
         )
     return StageJob(**{**document, "cuts": tuple(document["cuts"])})
+
+
+def placed(
+    job: StageJob, stage_from: str | None, own_host: str | None, environment: Mapping[str, str]
+) -> StageJob:
+    """A job file of all stages, as one of them that a launcher has numbered takes it.
+
+    Args:
+        job: As it was read.
+        stage_from: Name of the variable that holds the stage's number, if a launcher sets one.
+        own_host: This machine's address, if it is not the job's.
+        environment: Variables of this process.
+
+    Raises:
+        InvalidInputError: When the variable holds no number of a stage.
+    """
+    if own_host is not None:
+        job = replace(job, own_host=own_host)
+    if stage_from is None:
+        return job
+    text = environment.get(stage_from, "")
+    if not _NUMBER.match(text) or int(text) >= job.num_stages:
+        raise InvalidInputError(
+            "the launcher gives no number of a stage",
+            expected=f"0 to {job.num_stages - 1}",
+            got=repr(text[:80]),
+            where=stage_from,
+            hint=f"start {job.num_stages} processes, one for each stage",
+        )
+    return replace(job, stage=int(text), out=str(Path(job.out) / f"stage-{int(text)}"))
 
 
 def _problems(document: Any) -> list[str]:

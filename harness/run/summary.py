@@ -6,6 +6,7 @@ model or a file is escaped before it is printed.
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -21,6 +22,7 @@ from harness.checkpoint.tokenizer import decode_tokens
 from harness.errors import HarnessError
 from harness.evidence.redact import escape_terminal
 from harness.plan.load import LoadedPlan
+from harness.plan.records import RECORDED
 from harness.run.processes import Outcome
 
 MAX_CONFIG_BYTES = 4 << 20
@@ -65,14 +67,27 @@ def summarize(
     experiment: str,
     loaded: LoadedPlan,
     checkpoint: Path,
-    rows: Rows,
+    processes: Sequence[Rows],
     totals: Mapping[str, Any],
     outcomes: Sequence[Outcome],
     verdict: Mapping[str, Any],
     record: Path,
     exit_code: int,
 ) -> Summary:
-    """Condense one run's rows and its verdict."""
+    """Condense one run's rows and its verdict.
+
+    Args:
+        experiment: Its name.
+        loaded: The plan.
+        checkpoint: Folder with the tokenizer.
+        processes: Rows of each stage, or of the one process; the last chooses the tokens.
+        totals: The statement's sums.
+        outcomes: How each child ended.
+        verdict: The auditor's answer.
+        record: Where it lies.
+        exit_code: Of the whole run.
+    """
+    rows: Rows = processes[-1] if processes else {}
     tokens = _tokens(rows)
     workload = loaded.plan.workload
     checks = verdict.get("checks", [])
@@ -92,9 +107,11 @@ def summarize(
         prompt=None if workload is None else workload.prompt_text,
         text=_text(checkpoint, tokens),
         tokens=tokens,
-        memories=_memories(totals, rows),
+        memories=_memories(totals, processes),
         ttft_ns=_ttft(rows),
-        tpot_ns=_tpot(rows),
+        tpot_ns=time_per_token_ns(
+            rows, is_recorded=workload is not None and workload.decode_mode == RECORDED
+        ),
         num_differences=int(verdict.get("num_differences", 0)),
         failed_checks=tuple(check["id"] for check in checks if check["status"] != "passed"),
         problems=tuple(problems),
@@ -186,23 +203,31 @@ def _ttft(rows: Rows) -> int | None:
     return int(statistics.median(sums)) if sums else None
 
 
-def _tpot(rows: Rows) -> int | None:
+def time_per_token_ns(rows: Rows, *, is_recorded: bool) -> int | None:
+    """The median decode step, of all realizations.
+
+    Where steps are recorded, the first repetition makes the recordings and does not count.
+    """
     times = [
         row["duration_ns"]
         for listed in _every(rows, "step_times")
         for row in listed
-        if row["phase"] == "decode"
+        if row["phase"] == "decode" and (row["repetition"] > 0 or not is_recorded)
     ]
     return int(statistics.median(times)) if times else None
 
 
-def _memories(totals: Mapping[str, Any], rows: Rows) -> tuple[MemoryLine, ...]:
+def _memories(totals: Mapping[str, Any], processes: Sequence[Rows]) -> tuple[MemoryLine, ...]:
     planned, observed = totals["planned_bytes"], totals["observed_bytes"]
-    peaks: dict[str, int] = {}
-    for listed in _every(rows, "ledger"):
-        for row in listed:
-            memory = row["memory_resource_id"]
-            peaks[memory] = max(peaks.get(memory, 0), row["peak_allocated_bytes"])
+    peaks: Counter[str] = Counter()
+    for rows in processes:
+        own: dict[str, int] = {}
+        for listed in _every(rows, "ledger"):
+            for row in listed:
+                memory = row["memory_resource_id"]
+                own[memory] = max(own.get(memory, 0), row["peak_allocated_bytes"])
+        # Stages hold their copies at the same time.
+        peaks.update(own)
     return tuple(
         MemoryLine(
             memory=memory,

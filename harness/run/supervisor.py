@@ -29,21 +29,22 @@ from harness.errors import (
 from harness.evidence.store import Store
 from harness.measure.clock import utc_timestamp
 from harness.measure.environment import probe_environment
-from harness.measure.witness_start import witness_argv, witness_pair
 from harness.plan.bind import bind
 from harness.plan.check import check_plan
 from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
 from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
 from harness.plan.records import Checkpoint, TimeoutsS
 from harness.plan.request import layout_request
-from harness.run.assemble import Assembly, Gathered, assemble
+from harness.run.assemble import Assembly, Gathered, TableFolder, assemble
 from harness.run.child import CRASHED
 from harness.run.job import Job, write_job
 from harness.run.observed import Observed, take_observed
+from harness.run.pair import start_pair
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
 from harness.run.runnable import require_runnable
+from harness.run.staged import StagedRun, realize_stages, unstarted
 from harness.run.summary import print_summary, summarize
 from harness.run.workplace import work_folder
 
@@ -88,7 +89,7 @@ def run(request: RunRequest) -> int:
         experiment=request.experiment,
         loaded=completed.prepared.loaded,
         checkpoint=completed.prepared.job.checkpoint,
-        rows=completed.gathered.rows,
+        processes=completed.gathered.processes,
         totals=completed.gathered.totals,
         outcomes=completed.outcomes,
         verdict=completed.verdict,
@@ -152,6 +153,13 @@ def check(request: RunRequest) -> LoadedPlan:
             "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
         )
     require_runnable(plan, layout)
+    if plan.stages is not None and request.arming is not None:
+        raise InvalidInputError(
+            "boundaries of a plan with stages are not observed",
+            expected="a plan that one process executes",
+            got=f"{len(plan.stages)} stages",
+            hint="observe them in the plan without stages: its bits are the same",
+        )
     return loaded
 
 
@@ -231,50 +239,67 @@ def _produce(
     for index in range(prepared.num_realizations):
         if outcomes[0].outcome != "completed":
             reason = "the reference fixture was not made"
-            outcomes.append(not_started("producer", index, reason))
-            outcomes.append(not_started("witness", index, reason))
+            outcomes += _not_realized(prepared, index, reason)
             continue
         outcomes += _realize(request, prepared, work, index, progress)
     return outcomes
 
 
+def _not_realized(prepared: Prepared, index: int, reason: str) -> list[Outcome]:
+    stages = prepared.loaded.plan.stages
+    if stages is not None:
+        return unstarted(stages, index, reason)
+    return [not_started(child, index, reason) for child in ("producer", "witness")]
+
+
 def _realize(
     request: RunRequest, prepared: Prepared, work: Path, index: int, progress: Progress
 ) -> list[Outcome]:
-    out = work / f"r{index}"
+    out, stages = work / f"r{index}", prepared.loaded.plan.stages
     out.mkdir()
     environment = child_environment(prepared.num_threads)
     label = f"realization {index + 1}/{prepared.num_realizations}"
-    theirs, ours = witness_pair()
-    with theirs, ours:
-        producer = Child(
-            "producer",
-            [
-                *request.producer_argv,
-                *("--job", str(work / "job.json"), "--out", str(out)),
-                *("--realization", str(index), "--witness-fd", str(theirs.fileno())),
-            ],
+
+    def on_line(line: str) -> None:
+        progress.update(f"{label}: {line}")
+
+    if stages is not None:
+        run_of_all = StagedRun(
+            stages=stages,
+            timeouts=prepared.timeouts,
+            job=prepared.job,
+            argv=request.producer_argv,
             environment=environment,
-            on_line=lambda line: progress.update(f"{label}: {line}"),
-            realization=index,
-            pass_fds=(theirs.fileno(),),
+            port=request.stage_port,
         )
-        witness = Child(
-            "witness",
-            witness_argv(
-                pid=producer.process.pid,
-                fd=ours.fileno(),
-                folder=out,
-                checkpoint_root=prepared.job.checkpoint,
-            ),
-            environment=environment,
-            on_line=lambda line: None,
-            realization=index,
-            pass_fds=(ours.fileno(),),
-        )
+        return realize_stages(run_of_all, out, index, on_line)
+    producer, witness = start_pair(
+        [*request.producer_argv, "--job", str(work / "job.json")],
+        out=out,
+        realization=index,
+        checkpoint=prepared.job.checkpoint,
+        environment=environment,
+        on_line=on_line,
+    )
     ended = producer.wait(prepared.timeouts.realization_s)
     # The witness ends by itself once the producer's end of the socket is closed.
     return [ended, witness.wait(30)]
+
+
+def _folders(prepared: Prepared, work: Path) -> list[TableFolder]:
+    """Where the children of a run wrote their tables."""
+    realizations = [(index, work / f"r{index}") for index in range(prepared.num_realizations)]
+    found = []
+    for realization, folder in [*realizations, (None, prepared.job.fixture)]:
+        stages = prepared.loaded.plan.stages
+        if stages is None:
+            found.append(TableFolder(path=folder, realization=realization))
+            continue
+        found += [
+            TableFolder(path=folder / stage.id, realization=realization, stage=number)
+            for number, stage in enumerate(stages)
+        ]
+    return found
 
 
 def _record(
@@ -286,9 +311,6 @@ def _record(
 ) -> tuple[str, Gathered]:
     reference = _pinned(prepared.loaded).manifest
     path = manifest_path(prepared.job.plan.parent, reference)
-    folders: dict[int | None, list[Path]] = {
-        index: [work / f"r{index}"] for index in range(prepared.num_realizations)
-    }
     assembly = Assembly(
         experiment=request.experiment,
         loaded=prepared.loaded,
@@ -296,7 +318,7 @@ def _record(
         manifest_bytes=read_bounded(path, max_bytes=MAX_MANIFEST_BYTES),
         binding=prepared.job.binding,
         environment=prepared.job.environment,
-        folders={**folders, None: [prepared.job.fixture]},
+        folders=_folders(prepared, work),
         outcomes=outcomes,
         package_root=PACKAGE_ROOT,
         command=request.command,

@@ -1,11 +1,12 @@
-"""One stage of a running chain: opens sessions and runs steps, in turn with its neighbours.
+"""One stage of a running chain: opens and restores sessions, runs steps in turn with neighbours.
 
-    open     stage 0 resets -> stage 1 resets -> ... -> the last resets -> stage 0 knows
-    step     stage 0: token ids -> plane -> stage 1 -> plane ... -> the last: logits -> token
-                 ^------------------------- token, where the step has logits ------------/
+    open, restore   stage 0 acts -> stage 1 acts -> ... -> the last acts -> stage 0 knows
+    step            stage 0: token ids -> plane -> stage 1 -> plane ... -> the last: logits -> token
+                        ^------------------------- token, where the step has logits -----------/
 
-Every stage runs the same schedule, so each knows what arrives next, and takes nothing else. Knows
-an executor of a range of layers; no plan and no model.
+Every stage runs the same schedule, so each knows what arrives next, and takes nothing else. A plane
+is sent without waiting for it to be taken, so that a stage computes one chunk of a prompt while the
+next stage computes the chunk before. Knows an executor of a range of layers; no plan and no model.
 
 Shape legend: R rows, H hidden size, V vocabulary size.
 """
@@ -16,18 +17,13 @@ from typing import Protocol
 
 import torch
 
+from harness.measure.clock import monotonic_ns
 from harness.realize.adapter import Executor, StepOutput, Tap
+from harness.realize.decode import Stepped
 from harness.realize.schedule import PlannedStep
-from harness.stages.frames import (
-    OPEN,
-    PLANE,
-    TOKEN,
-    Header,
-    check_header,
-    dtype_number,
-    empty_header,
-)
+from harness.stages.frames import OPEN, PLANE, RESTORE, TOKEN
 from harness.stages.transport import Transport
+from harness.stages.wire import Crossing, Wire
 
 
 class RangeExecutor(Executor, Protocol):
@@ -54,35 +50,23 @@ class PlaneForm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageOutput:
-    """What one step gave on this stage."""
+class StageTime:
+    """Where the time of one step went on this stage."""
 
-    plane: torch.Tensor
-    """[R, H]: after this stage's last layer."""
-    logits: torch.Tensor | None
-    """[V] float32 on the last stage, where the step has logits."""
-    token: int | None
-    """The last stage's choice, on it and on the first; else ``None``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossing:
-    """One plane that left or reached this stage, for comparison with the other side's."""
-
-    direction: str
-    """``sent`` or ``received``."""
-    peer: int
-    session: int
-    sequence: int
-    start_position: int
-    num_rows: int
-    dtype: str
-    bytes: int
-    digest: str
+    received_ns: int
+    """Until the plane was here: the stages before it, and the way."""
+    compute_ns: int
+    sent_ns: int
+    """Until the plane before was taken, this one was on its way, and the token came or went."""
+    digest_ns: int
+    """Of what crossed; counted in none of the others."""
 
 
 class Stage:
-    """Runs one range of layers in its place in a chain; a chain of one stage is the whole model."""
+    """Runs one range of layers in its place in a chain; a chain of one stage is the whole model.
+
+    It is the :class:`harness.realize.decode.Steps` of its process.
+    """
 
     def __init__(
         self,
@@ -92,6 +76,7 @@ class Stage:
         nonce: int,
         form: PlaneForm,
         digest: Callable[[torch.Tensor], str] | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         """Take a place in a chain whose stages have shaken hands.
 
@@ -101,40 +86,79 @@ class Stage:
             nonce: Tells this run's frames from another's.
             form: Of the planes between stages.
             digest: Of each plane that crosses, on both of its sides; ``None`` takes none.
+            start_timeout_s: Bound on the first opening, for which others may still be loading.
         """
-        self.crossings: list[Crossing] = []
+        self.times: list[StageTime] = []
         self._executor = executor
-        self._transport = transport
-        self._nonce = nonce
+        self._wire = Wire(transport, nonce=nonce, digest=digest)
         self._form = form
-        self._digest = digest
-        self._session = 0
-        self._sequences: dict[tuple[str, int], int] = {}
-        self._last = transport.num_stages - 1
-        self._is_first = transport.stage == 0
-        self._is_last = transport.stage == self._last
+        self._start_timeout_s = start_timeout_s
+        self._number, self._last = transport.stage, transport.num_stages - 1
+        self._is_first, self._is_last = self._number == 0, self._number == self._last
 
-    def open(self, *, timeout_s: float | None = None) -> None:
+    @property
+    def crossings(self) -> list[Crossing]:
+        """What crossed, in order."""
+        return self._wire.crossings
+
+    @property
+    def takes_token_ids(self) -> bool:
+        """Whether this is the first stage."""
+        return self._is_first
+
+    def open(self) -> None:
         """Empty the mutable state on every stage; returns when the chain may begin a prefill.
-
-        Args:
-            timeout_s: Bound on the neighbours' turns where they may still be loading.
 
         Raises:
             PeerError: When another stage is gone, silent or out of turn.
         """
-        self._session += 1
-        what = f"the opening of session {self._session}"
-        if not self._is_first:
-            self._receive(OPEN, self._transport.stage - 1, _nothing(), 0, what, timeout_s)
-        self._executor.reset()
-        if self._last > 0:
-            after = 0 if self._is_last else self._transport.stage + 1
-            self._send(OPEN, after, _nothing(), 0, what, timeout_s)
-        if self._is_first and self._last > 0:
-            self._receive(OPEN, self._last, _nothing(), 0, what, timeout_s)
+        self._wire.session += 1
+        timeout_s = self._start_timeout_s if self._wire.session == 1 else None
+        what = f"the opening of session {self._wire.session}"
+        self._in_turn(OPEN, self._executor.reset, 0, what, timeout_s)
 
-    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> StageOutput:
+    def restore(self, put_back: Callable[[], None], positions: int) -> None:
+        """Have every stage put its mutable state back; returns when all before this one did.
+
+        Args:
+            put_back: Of this stage.
+            positions: That the state then holds, on every stage.
+
+        Raises:
+            PeerError: When another stage is gone, silent or out of turn.
+        """
+        self._in_turn(RESTORE, put_back, positions, "that its state was restored")
+
+    def settle(self) -> None:
+        """Wait until everything that this stage sent is taken: only then may its process end.
+
+        Raises:
+            PeerError: When another stage is gone, or does not take it in time.
+        """
+        self._wire.settle()
+
+    def _in_turn(
+        self,
+        kind: int,
+        act: Callable[[], None],
+        position: int,
+        what: str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Act after the stage before, tell the next; the first waits until the last has acted."""
+        if not self._is_first:
+            before = self._number - 1
+            self._wire.receive(kind, before, _nothing(), position, what, timeout_s)
+        # What this stage put out must be taken before anything changes below it.
+        self._wire.settle()
+        act()
+        if self._last > 0:
+            after = 0 if self._is_last else self._number + 1
+            self._wire.send(kind, after, _nothing(), position, what, timeout_s)
+        if self._is_first and self._last > 0:
+            self._wire.receive(kind, self._last, _nothing(), position, what, timeout_s)
+
+    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> Stepped:
         """Take part in one step.
 
         Args:
@@ -147,102 +171,67 @@ class Stage:
             HarnessError: What the executor raises; other stages then lose this one.
         """
         what = f"the plane of {planned.phase} step {planned.step}"
-        position = planned.start_position
+        position, wants_logits = planned.start_position, planned.wants_logits
+        self._wire.noted_ns()
+        clock = _Clock()
         if self._is_first:
             if token_ids is None:
                 raise ValueError("expected token ids on the first stage, got none")
-            output = self._executor.step(token_ids, position, want_logits=planned.wants_logits)
+            received_ns = clock.lap(self._wire.noted_ns())
+            output = self._executor.step(token_ids, position, want_logits=wants_logits)
         else:
             rows = torch.empty(planned.num_rows, self._form.width, dtype=self._form.dtype)
-            before = self._transport.stage - 1
-            self._receive(PLANE, before, rows, position, what)
-            output = self._executor.step_plane(rows, position, want_logits=planned.wants_logits)
+            self._wire.receive(PLANE, self._number - 1, rows, position, what)
+            received_ns = clock.lap(self._wire.noted_ns())
+            output = self._executor.step_plane(rows, position, want_logits=wants_logits)
+        compute_ns = clock.lap(self._wire.noted_ns())
         if not self._is_last:
-            self._send(PLANE, self._transport.stage + 1, output.plane, position, what)
-        token = self._token(output, planned) if planned.wants_logits else None
-        return StageOutput(plane=output.plane, logits=output.logits, token=token)
+            self._wire.post(self._number + 1, output.plane, position, what)
+        stepped = self._chosen(output, planned)
+        digest_ns = self._wire.noted_ns()
+        self.times.append(
+            StageTime(
+                received_ns=received_ns,
+                compute_ns=compute_ns,
+                sent_ns=clock.lap(digest_ns),
+                digest_ns=clock.left_out_ns,
+            )
+        )
+        return stepped
 
-    def _token(self, output: StepOutput, planned: PlannedStep) -> int | None:
+    def _chosen(self, output: StepOutput, planned: PlannedStep) -> Stepped:
         """Choose on the last stage, and bring the choice to the first."""
+        if not planned.wants_logits:
+            return Stepped(output=output, choice=None, token=None)
         what = f"the token of {planned.phase} step {planned.step}"
         position = planned.start_position + planned.num_rows
+        choice = token = None
         if self._is_last:
             if output.logits is None:
                 raise ValueError("expected logits from the last stage's range, got none")
-            token = self._executor.choose(output.logits).token
+            choice = self._executor.choose(output.logits)
+            token = choice.token
             if not self._is_first:
-                self._send(TOKEN, 0, torch.tensor([[token]]), position, what)
-            return token
-        if self._is_first:
+                self._wire.send(TOKEN, 0, torch.tensor([[token]]), position, what)
+        elif self._is_first:
             chosen = torch.empty(1, 1, dtype=torch.int64)
-            self._receive(TOKEN, self._last, chosen, position, what)
-            return int(chosen)
-        return None
+            self._wire.receive(TOKEN, self._last, chosen, position, what)
+            token = int(chosen)
+        return Stepped(output=output, choice=choice, token=token)
 
-    def _header(self, kind: int, direction: str, peer: int, rows: torch.Tensor, at: int) -> Header:
-        key = (direction, peer)
-        sequence = self._sequences.get(key, 0)
-        self._sequences[key] = sequence + 1
-        return Header(
-            kind=kind,
-            nonce=self._nonce,
-            session=self._session,
-            sequence=sequence,
-            start_position=at,
-            num_rows=rows.shape[0],
-            width=rows.shape[1],
-            dtype=dtype_number(rows.dtype),
-        )
 
-    def _send(
-        self,
-        kind: int,
-        to: int,
-        rows: torch.Tensor,
-        at: int,
-        what: str,
-        timeout_s: float | None = None,
-    ) -> None:
-        rows = rows.contiguous()
-        header = self._header(kind, "sent", to, rows, at)
-        self._transport.send(header.pack(), to, what, timeout_s=timeout_s)
-        if rows.numel():
-            self._transport.send(rows, to, what, timeout_s=timeout_s)
-        self._note("sent", to, header, rows)
+class _Clock:
+    """Laps of one step, in ns, each without what it is told to leave out."""
 
-    def _receive(
-        self,
-        kind: int,
-        source: int,
-        rows: torch.Tensor,
-        at: int,
-        what: str,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Receive what is due into ``rows``; nothing is received before its header was checked."""
-        header, received = self._header(kind, "received", source, rows, at), empty_header()
-        self._transport.receive(received, source, what, timeout_s=timeout_s)
-        check_header(received, header, sender=source, stage=self._transport.stage)
-        if rows.numel():
-            self._transport.receive(rows, source, what, timeout_s=timeout_s)
-        self._note("received", source, header, rows)
+    def __init__(self) -> None:
+        self._began = monotonic_ns()
+        self.left_out_ns = 0
 
-    def _note(self, direction: str, peer: int, header: Header, rows: torch.Tensor) -> None:
-        if self._digest is None or header.kind != PLANE:
-            return
-        self.crossings.append(
-            Crossing(
-                direction=direction,
-                peer=peer,
-                session=header.session,
-                sequence=header.sequence,
-                start_position=header.start_position,
-                num_rows=header.num_rows,
-                dtype=str(rows.dtype).removeprefix("torch."),
-                bytes=rows.nbytes,
-                digest=self._digest(rows),
-            )
-        )
+    def lap(self, left_out_ns: int) -> int:
+        """Time since the last lap, less what is left out."""
+        began, self._began = self._began, monotonic_ns()
+        self.left_out_ns += left_out_ns
+        return self._began - began - left_out_ns
 
 
 def _nothing() -> torch.Tensor:

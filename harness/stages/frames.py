@@ -15,8 +15,8 @@ import torch
 from harness.stages.errors import PeerError
 
 _VERSION = 1
-OPEN, PLANE, TOKEN = 1, 2, 3
-_KINDS = {OPEN: "open", PLANE: "plane", TOKEN: "token"}
+OPEN, PLANE, TOKEN, RESTORE = 1, 2, 3, 4
+KINDS = {OPEN: "open", PLANE: "plane", TOKEN: "token", RESTORE: "restore"}
 _DTYPES: Mapping[torch.dtype, int] = {
     torch.float32: 1,
     torch.bfloat16: 2,
@@ -88,7 +88,7 @@ def check_header(received: torch.Tensor, expected: Header, *, sender: int, stage
 
 def _told(name: str, value: int) -> str:
     if name == "kind":
-        return _KINDS.get(value, str(value))
+        return KINDS.get(value, str(value))
     if name == "dtype":
         names = {number: str(dtype).removeprefix("torch.") for dtype, number in _DTYPES.items()}
         return names.get(value, str(value))

@@ -4,8 +4,9 @@ Sends and receives tensors whose shape and dtype the receiver already knows. No 
 pickled, and no size comes from the wire. Knows nothing of what the tensors mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -56,6 +57,7 @@ class Transport:
         self.timeout_s = timeout_s
         self._group = group
         self._store = store
+        self._posted: dict[int, tuple[str, list[torch.Tensor], list[Work]]] = {}
 
     def send(
         self, tensor: torch.Tensor, to: int, what: str, *, timeout_s: float | None = None
@@ -65,8 +67,34 @@ class Transport:
         Raises:
             PeerError: When the stage is gone, or does not take it in time.
         """
+        self.settle(to)
         data = [_as_bytes(tensor)]
         self._bounded(lambda: self._group.send(data, to, _TAG), to, f"take {what}", timeout_s)
+
+    def post(self, tensors: Sequence[torch.Tensor], to: int, what: str) -> None:
+        """Begin to send contiguous tensors, one after another, without waiting.
+
+        What was posted to the stage before is waited for first, so that at most one frame is on
+        its way to each; its tensors are kept until then, and must not change.
+
+        Raises:
+            PeerError: When the stage is gone, or does not take what was posted before in time.
+        """
+        self.settle(to)
+        data = [_as_bytes(tensor) for tensor in tensors]
+        works = [self._group.send([each], to, _TAG) for each in data]
+        self._posted[to] = (what, data, works)
+
+    def settle(self, to: int | None = None) -> None:
+        """Wait until what was posted, to one stage or to all, is taken.
+
+        Raises:
+            PeerError: When a stage is gone, or does not take it in time.
+        """
+        for peer in [to] if to is not None else list(self._posted):
+            what, _data, works = self._posted.pop(peer, ("", [], []))
+            for work in works:
+                self._bounded(partial(_same, work), peer, f"take {what}", None)
 
     def receive(
         self, tensor: torch.Tensor, source: int, what: str, *, timeout_s: float | None = None
@@ -115,6 +143,10 @@ class Transport:
                 where=f"stage {self.stage}",
                 hint="see how that stage ended: its own message names the reason",
             ) from error
+
+
+def _same(work: Work) -> Work:
+    return work
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

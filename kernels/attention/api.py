@@ -10,9 +10,10 @@ from typing import Protocol
 import torch
 
 import kernels.kv_cache.api as kv_cache
-from kernels.attention import context, cpu, invariant, reference
+from kernels.attention import context, cpu, invariant, native, reference
 from kernels.attention.context import AttentionContext as AttentionContext
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -88,6 +89,9 @@ def select(kernel_set: str) -> Attention:
         name: Attention(prepare=step, attend=layer, paged=_gathering(name, layer))
         for name, (step, layer) in parts.items()
     }
+    implementations[NATIVE_CPU] = Attention(
+        prepare=context.prepare, attend=native.attend, paged=native.paged
+    )
     return choose("attention", kernel_set, implementations, _triton)
 
 

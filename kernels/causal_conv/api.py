@@ -6,6 +6,7 @@ import torch
 
 from kernels.causal_conv import cpu, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select(kernel_set: str) -> CausalConv:
     implementations: dict[str, CausalConv] = {
         TORCH_CPU: cpu.causal_conv,
         TORCH_CPU_INVARIANT: cpu.causal_conv_invariant,
+        NATIVE_CPU: cpu.causal_conv_invariant,
         TORCH_REFERENCE: reference.causal_conv,
     }
     return choose("causal_conv", kernel_set, implementations, _triton)

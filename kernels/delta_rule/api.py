@@ -6,6 +6,7 @@ import torch
 
 from kernels.delta_rule import cpu, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -36,6 +37,7 @@ def select(kernel_set: str) -> DeltaRule:
     implementations: dict[str, DeltaRule] = {
         TORCH_CPU: cpu.delta_rule,
         TORCH_CPU_INVARIANT: cpu.delta_rule_recurrent,
+        NATIVE_CPU: cpu.delta_rule_recurrent,
         TORCH_REFERENCE: reference.delta_rule,
     }
     return choose("delta_rule", kernel_set, implementations, _triton)

@@ -6,6 +6,7 @@ import torch
 
 from kernels.embedding import cpu, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -29,6 +30,7 @@ def select(kernel_set: str) -> Embedding:
     implementations: dict[str, Embedding] = {
         TORCH_CPU: cpu.embedding,
         TORCH_CPU_INVARIANT: cpu.embedding,
+        NATIVE_CPU: cpu.embedding,
         TORCH_REFERENCE: reference.embedding,
     }
     return choose("embedding", kernel_set, implementations, _triton)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.fingerprint import cpu, reference
-from kernels.kernel_sets import TORCH_CPU, TORCH_CPU_INVARIANT, TORCH_REFERENCE, choose
+from kernels.kernel_sets import NATIVE_CPU, TORCH_CPU, TORCH_CPU_INVARIANT, TORCH_REFERENCE, choose
 
 Fingerprint = Callable[[torch.Tensor], torch.Tensor]
 
@@ -19,6 +19,7 @@ def select(kernel_set: str) -> Fingerprint:
     implementations: dict[str, Fingerprint] = {
         TORCH_CPU: cpu.fingerprint,
         TORCH_CPU_INVARIANT: cpu.fingerprint,
+        NATIVE_CPU: cpu.fingerprint,
         TORCH_REFERENCE: reference.fingerprint,
     }
     return choose("fingerprint", kernel_set, implementations, _triton)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.fp8_linear import cpu, reference
+from kernels.fp8_linear import cpu, native, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select(kernel_set: str) -> Fp8Linear:
     implementations: dict[str, Fp8Linear] = {
         TORCH_CPU: cpu.fp8_linear,
         TORCH_CPU_INVARIANT: cpu.fp8_linear_invariant,
+        NATIVE_CPU: native.fp8_linear,
         TORCH_REFERENCE: reference.fp8_linear,
     }
     return choose("fp8_linear", kernel_set, implementations, _triton)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.gated_activation import cpu, invariant, reference
+from kernels.gated_activation import cpu, invariant, native, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select_silu(kernel_set: str) -> GatedActivation:
     implementations: dict[str, GatedActivation] = {
         TORCH_CPU: cpu.silu_gated,
         TORCH_CPU_INVARIANT: invariant.silu_gated,
+        NATIVE_CPU: native.silu_gated,
         TORCH_REFERENCE: reference.silu_gated,
     }
     return choose("gated_activation", kernel_set, implementations, _triton_silu)
@@ -31,6 +33,7 @@ def select_gelu_tanh(kernel_set: str) -> GatedActivation:
     implementations: dict[str, GatedActivation] = {
         TORCH_CPU: cpu.gelu_tanh_gated,
         TORCH_CPU_INVARIANT: invariant.gelu_tanh_gated,
+        NATIVE_CPU: invariant.gelu_tanh_gated,
         TORCH_REFERENCE: reference.gelu_tanh_gated,
     }
     return choose("gated_activation", kernel_set, implementations, _triton_gelu_tanh)

@@ -6,6 +6,7 @@ import torch
 
 from kernels.gated_norm import cpu, reference
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select(kernel_set: str) -> GatedNorm:
     implementations: dict[str, GatedNorm] = {
         TORCH_CPU: cpu.gated_norm,
         TORCH_CPU_INVARIANT: cpu.gated_norm_invariant,
+        NATIVE_CPU: cpu.gated_norm_invariant,
         TORCH_REFERENCE: reference.gated_norm,
     }
     return choose("gated_norm", kernel_set, implementations, _triton)

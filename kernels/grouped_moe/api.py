@@ -12,9 +12,10 @@ import torch
 import kernels.gated_activation.api as gated_activation
 import kernels.linear.api as linear
 import kernels.nvfp4.api as nvfp4
-from kernels.grouped_moe import cpu, reference
+from kernels.grouped_moe import cpu, native, reference
 from kernels.grouped_moe.records import Bank, DenseBank, Expert, NvFp4Bank, Routing
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -45,6 +46,7 @@ def select(kernel_set: str) -> GroupedMoe:
     builders: dict[str, Callable[[], GroupedMoe]] = {
         TORCH_CPU: _cpu,
         TORCH_CPU_INVARIANT: _cpu_invariant,
+        NATIVE_CPU: _native,
         TORCH_REFERENCE: _reference,
     }
     return choose(_OP, kernel_set, builders, _triton)()
@@ -67,6 +69,15 @@ def _cpu_invariant() -> GroupedMoe:
         expert=expert,
         routed=functools.partial(cpu.routed, expert=expert),
         shared=functools.partial(cpu.shared_invariant, expert=expert),
+    )
+
+
+def _native() -> GroupedMoe:
+    return GroupedMoe(
+        route=cpu.route_invariant,
+        expert=native.expert,
+        routed=native.routed,
+        shared=functools.partial(cpu.shared_invariant, expert=native.expert),
     )
 
 

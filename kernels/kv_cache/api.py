@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -39,7 +40,7 @@ def select(kernel_set: str) -> KvCache:
     return choose(
         "kv_cache",
         kernel_set,
-        {TORCH_CPU: fast, TORCH_CPU_INVARIANT: fast, TORCH_REFERENCE: slow},
+        {TORCH_CPU: fast, TORCH_CPU_INVARIANT: fast, NATIVE_CPU: fast, TORCH_REFERENCE: slow},
         _triton,
     )
 

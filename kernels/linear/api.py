@@ -5,13 +5,14 @@ from typing import Protocol
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
     choose,
     require,
 )
-from kernels.linear import cpu, invariant, reference
+from kernels.linear import cpu, invariant, native, reference
 
 
 class Linear(Protocol):
@@ -28,6 +29,7 @@ def select(kernel_set: str) -> Linear:
     implementations: dict[str, Linear] = {
         TORCH_CPU: cpu.linear,
         TORCH_CPU_INVARIANT: invariant.linear,
+        NATIVE_CPU: native.linear,
         TORCH_REFERENCE: reference.linear,
     }
     return choose("linear", kernel_set, implementations, _triton)

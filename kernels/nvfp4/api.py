@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
     choose,
     require,
 )
-from kernels.nvfp4 import cpu, dequantize, reference
+from kernels.nvfp4 import cpu, dequantize, native, reference
 from kernels.nvfp4.records import BLOCK_COLUMNS, NvFp4Rows
 
 NvFp4Linear = Callable[[torch.Tensor, NvFp4Rows], torch.Tensor]
@@ -23,6 +24,7 @@ def select(kernel_set: str) -> NvFp4Linear:
     implementations: dict[str, NvFp4Linear] = {
         TORCH_CPU: cpu.nvfp4_linear,
         TORCH_CPU_INVARIANT: cpu.nvfp4_linear_invariant,
+        NATIVE_CPU: native.nvfp4_linear,
         TORCH_REFERENCE: reference.nvfp4_linear,
     }
     return choose("nvfp4", kernel_set, implementations, _triton)
@@ -39,6 +41,7 @@ def select_dequantize(kernel_set: str) -> Dequantize:
     implementations: dict[str, Dequantize] = {
         TORCH_CPU: dequantize.dequantize,
         TORCH_CPU_INVARIANT: dequantize.dequantize,
+        NATIVE_CPU: dequantize.dequantize,
         TORCH_REFERENCE: reference.dequantize,
     }
     return choose("nvfp4", kernel_set, implementations, _triton_dequantize)

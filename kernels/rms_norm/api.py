@@ -5,13 +5,14 @@ from typing import Protocol
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
     choose,
     require,
 )
-from kernels.rms_norm import cpu, invariant, reference
+from kernels.rms_norm import cpu, invariant, native, reference
 
 
 class RmsNorm(Protocol):
@@ -42,6 +43,7 @@ def select(kernel_set: str) -> RmsNorm:
     implementations: dict[str, RmsNorm] = {
         TORCH_CPU: cpu.rms_norm,
         TORCH_CPU_INVARIANT: invariant.rms_norm,
+        NATIVE_CPU: native.rms_norm,
         TORCH_REFERENCE: reference.rms_norm,
     }
     return choose("rms_norm", kernel_set, implementations, _triton)
@@ -52,6 +54,7 @@ def select_add(kernel_set: str) -> AddRmsNorm:
     implementations: dict[str, AddRmsNorm] = {
         TORCH_CPU: cpu.add_rms_norm,
         TORCH_CPU_INVARIANT: invariant.add_rms_norm,
+        NATIVE_CPU: native.add_rms_norm,
         TORCH_REFERENCE: reference.add_rms_norm,
     }
     return choose("rms_norm", kernel_set, implementations, _triton_add)

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
     choose,
     require,
 )
-from kernels.rope import cpu, invariant, reference
+from kernels.rope import cpu, invariant, native, reference
 
 Rope = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -34,6 +35,7 @@ def select(kernel_set: str) -> Rope:
     implementations: dict[str, Rope] = {
         TORCH_CPU: cpu.rope,
         TORCH_CPU_INVARIANT: invariant.rope,
+        NATIVE_CPU: native.rope,
         TORCH_REFERENCE: reference.rope,
     }
     return choose("rope", kernel_set, implementations, _triton)

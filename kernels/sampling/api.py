@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
     choose,
     require,
 )
-from kernels.sampling import cpu, reference
+from kernels.sampling import cpu, native, reference
 
 Greedy = Callable[[torch.Tensor], tuple[int, float]]
 
@@ -22,6 +23,7 @@ def select(kernel_set: str) -> Greedy:
     implementations: dict[str, Greedy] = {
         TORCH_CPU: cpu.greedy,
         TORCH_CPU_INVARIANT: cpu.greedy,
+        NATIVE_CPU: native.greedy,
         TORCH_REFERENCE: reference.greedy,
     }
     return choose("sampling", kernel_set, implementations, _triton)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select(kernel_set: str) -> SigmoidGate:
     implementations: dict[str, SigmoidGate] = {
         TORCH_CPU: cpu.sigmoid_gate,
         TORCH_CPU_INVARIANT: cpu.sigmoid_gate_invariant,
+        NATIVE_CPU: cpu.sigmoid_gate_invariant,
         TORCH_REFERENCE: reference.sigmoid_gate,
     }
     return choose("sigmoid_gate", kernel_set, implementations, _triton)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from kernels.kernel_sets import (
+    NATIVE_CPU,
     TORCH_CPU,
     TORCH_CPU_INVARIANT,
     TORCH_REFERENCE,
@@ -21,6 +22,7 @@ def select(kernel_set: str) -> Softcap:
     implementations: dict[str, Softcap] = {
         TORCH_CPU: cpu.softcap_,
         TORCH_CPU_INVARIANT: invariant.softcap_,
+        NATIVE_CPU: invariant.softcap_,
         TORCH_REFERENCE: reference.softcap_,
     }
     return choose("softcap", kernel_set, implementations, _triton)

@@ -9,11 +9,17 @@ from harness.adapters.llama.config import read_config
 from harness.adapters.llama.model import LlamaExecutor
 from harness.adapters.llama.reference import LlamaReference
 from harness.adapters.llama.rope import rope_tables
-from harness.errors import InvalidInputError
+from harness.errors import InvalidInputError, NotEvaluableError
 from harness.state.accounting import TensorAccounting
 from harness.state.digests import tensor_bytes
 from harness.state.session import CapacityError, GapError, Session
+from kernels.native import library
+from kernels.native.sources import built_digest
 
+NATIVE = pytest.param(
+    "native-cpu/1",
+    marks=pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built"),
+)
 PROMPT = tuple((5 * i * i + i + 2) % 53 for i in range(21))
 
 
@@ -45,11 +51,12 @@ def test_chunked_prefill_is_close_to_one_shot(make_bench: Callable[..., Any], ch
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_invariant_set_gives_every_cut_of_a_prompt_the_same_bits(
-    make_bench: Callable[..., Any], dtype: str
+@pytest.mark.parametrize("invariant", ["torch-cpu-invariant/1", NATIVE])
+def test_an_invariant_set_gives_every_cut_of_a_prompt_the_same_bits(
+    make_bench: Callable[..., Any], dtype: str, invariant: str
 ) -> None:
     """And the fast set does not: in float32, token by token differs from one shot."""
-    bench, invariant = make_bench(), "torch-cpu-invariant/1"
+    bench = make_bench()
 
     def bits(kernel_set: str, chunk: int) -> list[bytes]:
         executor = executor_of(bench, dtype=dtype, kernel_set=kernel_set)
@@ -64,11 +71,12 @@ def test_the_invariant_set_gives_every_cut_of_a_prompt_the_same_bits(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 6])
 @pytest.mark.parametrize("want_logits", [True, False])
+@pytest.mark.parametrize("kernel_set", ["torch-cpu/1", NATIVE])
 def test_each_boundary_is_hit_once_in_order_and_changes_nothing(
-    make_bench: Callable[..., Any], dtype: str, rows: int, want_logits: bool
+    make_bench: Callable[..., Any], dtype: str, rows: int, want_logits: bool, kernel_set: str
 ) -> None:
     bench = make_bench()
-    executor = executor_of(bench, dtype=dtype)
+    executor = executor_of(bench, dtype=dtype, kernel_set=kernel_set)
     executor.step(PROMPT[:4], 0, want_logits=False)
     for tensor in executor.declared_state().values():
         # What an owner before left there, so that a slice before the write is not just zeros.
@@ -247,11 +255,106 @@ def test_binding_lists_every_tensor_that_does_not_fit(make_bench: Callable[..., 
     assert "layers.0.o:" not in got
 
 
-def test_nothing_but_resident_tensors_lives_between_steps(make_bench: Callable[..., Any]) -> None:
-    executor = executor_of(make_bench(), dtype="bfloat16")
+@pytest.mark.parametrize("kernel_set", ["torch-cpu/1", NATIVE])
+def test_nothing_but_resident_tensors_lives_between_steps(
+    make_bench: Callable[..., Any], kernel_set: str
+) -> None:
+    executor = executor_of(make_bench(), dtype="bfloat16", kernel_set=kernel_set)
     accounting = TensorAccounting()
     output = executor.step(PROMPT, 0, want_logits=True)
     assert accounting.unplanned_bytes([]) >= output.plane.nbytes
     del output
     executor.step((1,), len(PROMPT), want_logits=True)
     assert accounting.unplanned_bytes([]) == 0
+
+
+def test_the_written_slice_is_what_was_written_and_not_what_became_of_it(
+    make_bench: Callable[..., Any],
+) -> None:
+    bench = make_bench()
+    executor = executor_of(bench)
+    attend = executor._attention.attend
+
+    def scribble(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> torch.Tensor:
+        out = attend(q, k, *rest)
+        k.fill_(7.0)
+        return out
+
+    executor._attention = replace(executor._attention, attend=scribble)
+    names = bench.layout.boundaries(bench.config, bench.whole)
+    seen: dict[str, torch.Tensor] = {}
+    executor.step(PROMPT, 0, want_logits=False, tap=lambda i, t: seen.update({names[i]: t}))
+    assert torch.equal(seen["layers.1.kv_written"][0], seen["layers.1.k"])
+
+
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_one_native_call_has_the_bits_of_single_ops(
+    make_bench: Callable[..., Any], dtype: str, with_bias: bool
+) -> None:
+    bench = make_bench(attention_bias=with_bias, mlp_bias=with_bias)
+    executor = executor_of(bench, dtype=dtype, kernel_set="native-cpu/1")
+    in_one = [tensor.clone() for tensor in prefill(executor, 5)]
+    state = {name: tensor.clone() for name, tensor in executor.declared_state().items()}
+    executor._native_layers = executor._native_head = None
+    for ours, theirs in zip(in_one, prefill(executor, 5), strict=True):
+        assert torch.equal(ours, theirs)
+    for name, tensor in executor.declared_state().items():
+        assert torch.equal(tensor, state[name])
+
+
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+def test_the_native_set_is_close_to_the_reference(make_bench: Callable[..., Any]) -> None:
+    bench = make_bench(attention_bias=True, mlp_bias=True)
+    plane, logits = prefill(executor_of(bench, kernel_set="native-cpu/1"), 5)
+    expected_plane, expected_logits = prefill(
+        executor_of(bench, kernel_set="torch-reference/1"), len(PROMPT)
+    )
+    torch.testing.assert_close(plane, expected_plane, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits, expected_logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+@pytest.mark.parametrize("group", ["residents", "rope_tables", "state"])
+def test_one_native_call_takes_no_strided_tensors(
+    make_bench: Callable[..., Any], group: str
+) -> None:
+    bench = make_bench()
+    request = bench.request()
+    config = read_config(bench.config)
+    residents = LlamaReference().ordinary(bench.root, request).residents["llama-merged-float32"]
+    groups = {
+        "residents": dict(residents),
+        "rope_tables": dict(rope_tables(config, 64)),
+        "state": {name: torch.zeros(2, 64, 2, config.head_dim) for name in ("k", "v")},
+    }
+    name, tensor = next((n, t) for n, t in groups[group].items() if t.ndim > 1)
+    groups[group][name] = tensor.mT.contiguous().mT
+    session = Session(
+        logical_state_id="state.kv", epoch=1, tensors=groups["state"], capacity_positions=64
+    )
+    with pytest.raises(InvalidInputError, match=f"not contiguous.*\n.*{name}"):
+        LlamaExecutor(
+            config=config,
+            spec=bench.whole,
+            kernel_set="native-cpu/1",
+            residents=groups["residents"],
+            rope_tables=groups["rope_tables"],
+            session=session,
+        )
+
+
+def test_an_executor_says_which_library_computes(
+    make_bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench()
+    assert "kernel_library" not in executor_of(bench).conditions()
+    if built_digest() is not None:
+        found = executor_of(bench, kernel_set="native-cpu/1").conditions()
+        assert found["kernel_library"] == library.library_digest()
+    monkeypatch.setattr(library, "LIBRARY", bench.root / "nowhere.so")
+    library.library.cache_clear()
+    with pytest.raises(NotEvaluableError, match="pip install"):
+        executor_of(bench, kernel_set="native-cpu/1")
+    library.library.cache_clear()

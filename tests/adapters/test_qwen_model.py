@@ -299,3 +299,20 @@ def test_tensors_that_do_not_fit_are_not_bound(
     with pytest.raises(InvalidInputError) as error:
         adapter.make_executor(residents, derived, session)
     assert text in str(error.value)
+
+
+def test_the_written_slice_is_what_was_written_and_not_what_became_of_it(bench: Any) -> None:
+    executor = qwen_bench.realized(bench, MemorySource(bench.stored), bench.request())
+    mixer = executor._layers[3].mixer
+    attend = mixer._attention.attend
+
+    def scribble(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> torch.Tensor:
+        out = attend(q, k, *rest)
+        k.fill_(7.0)
+        return out
+
+    mixer._attention = replace(mixer._attention, attend=scribble)
+    names = bench.layout.boundaries(bench.config, bench.whole)
+    seen: dict[str, torch.Tensor] = {}
+    executor.step(PROMPT, 0, want_logits=False, tap=lambda i, t: seen.update({names[i]: t}))
+    assert torch.equal(seen["layers.3.kv_written"][0], seen["layers.3.k"])

@@ -4,6 +4,7 @@ import io
 import struct
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,10 +18,18 @@ from harness.canonical import MAX_COMMAS, parse_json
 from harness.errors import EvidenceError, HarnessError, InvalidInputError, PlanError
 from harness.evidence import verify
 from harness.evidence.declared import TABLES
-from harness.evidence.pages import MAX_FOOTER_BYTES, check_footer
+from harness.evidence.pages import MAX_FOOTER_BYTES, check_bounds, check_footer
 from harness.evidence.statement import MAX_RECORD_CELLS
 from harness.evidence.store import Store
-from harness.evidence.tables import WrittenTable, decode, inspect
+from harness.evidence.tables import (
+    MAX_ROWS_BYTES,
+    MAX_TABLE_CELLS,
+    WrittenTable,
+    decode,
+    encode,
+    inspect,
+    rows_bytes,
+)
 from harness.plan.load import parse_plan
 from harness.plan.manifest import MAX_LINES, parse_manifest
 
@@ -98,11 +107,58 @@ def test_a_deeply_nested_schema_is_refused() -> None:
 def compressed_rows(name: str, count: int) -> bytes:
     """Equal rows, which take almost no room in the file."""
     table = TABLES[name]
-    columns = [pa.array([None if f.nullable else ""] * count, f.type) for f in table.schema]
+    values = {"string": "", "int64": 0, "double": 0.0, "list<element: int64>": [0]}
+    columns = [
+        pa.repeat(pa.scalar(None if f.nullable else values.get(str(f.type), [0]), f.type), count)
+        for f in table.schema
+    ]
     buffer = io.BytesIO()
     data = pa.Table.from_arrays(columns, schema=table.schema)
     pq.write_table(data, buffer, compression="zstd", store_schema=False, use_dictionary=False)
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["facts", "steps", "tensors"])
+def test_rows_that_would_take_far_more_memory_than_their_file_are_never_made(name: str) -> None:
+    """Within the bounds of a file's bytes and values, and refused for what rows take as objects."""
+    data = compressed_rows(name, MAX_TABLE_CELLS // 2 // len(TABLES[name].columns))
+    assert len(data) < 60_000
+    with pytest.raises(EvidenceError, match="bytes of memory"):
+        inspect(name, data, where="bomb")
+    with pytest.raises(EvidenceError, match="bytes of memory"):
+        decode(name, data, where="bomb")
+
+
+def test_the_bound_on_rows_is_above_what_they_take() -> None:
+    """Wide characters, lists and numbers that no cache holds: the worst that rows can be."""
+    count = 20_000
+    row = {
+        "materialization_id": "\U0001f600" + "x" * 40,
+        "name": "\U0001f600" + "y" * 40,
+        "point": "\U0001f600",
+        "dtype": "\U0001f600",
+        "shape": [1000, 1001],
+        "bytes": 1 << 40,
+        "digest": "\U0001f600" + "z" * 70,
+    }
+    data, _ = encode("tensors", [row] * count)
+    table = pq.ParquetFile(io.BytesIO(data))
+    found = check_bounds(table.metadata, data, max_bytes=1 << 30, max_cells=1 << 30)
+    tracemalloc.start()
+    rows = decode("tensors", data, where="x")
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(rows) == count
+    bound = rows_bytes(len(row), count, found.num_values, found.num_bytes)
+    assert taken < bound < 3 * taken
+
+
+def test_a_large_table_of_a_real_model_is_within_the_bound() -> None:
+    """As many tensors as the largest checkpoints have, hashed at two points."""
+    texts = sum(4 + length for length in (60, 60, 20, 8, 71))
+    num_rows = 2 * 124_000
+    needed = rows_bytes(7, num_rows, 8 * num_rows, num_rows * (texts + 24))
+    assert needed < MAX_ROWS_BYTES
 
 
 def test_rows_that_a_statement_does_not_announce_are_never_made(

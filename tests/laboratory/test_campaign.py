@@ -16,13 +16,9 @@ from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.store import Store
 from harness.evidence.studies import study_predicate, study_statement
 from harness.laboratory.campaign import (
-    Holdout,
-    Manifest,
     freeze_campaign,
     load_campaign,
     open_holdout,
-    read_holdout,
-    read_manifest,
     require_development,
 )
 from harness.laboratory.confidence import (
@@ -30,6 +26,7 @@ from harness.laboratory.confidence import (
     visible_share,
     zero_failure_confidence,
 )
+from harness.laboratory.corpora import Holdout, Manifest, read_holdout, read_manifest
 from harness.laboratory.recheck import recheck_studies
 
 SALT = "0123456789abcdef0123456789abcdef"
@@ -91,12 +88,7 @@ def manifest_document(**changes: Any) -> dict[str, Any]:
         "processes": 2,
         "repetitions": 2,
         "design": {"share": 0.5, "rate": 0.9, "confidence": 0.8},
-        "limits": {
-            "schema": "harness.limits/1",
-            "limits": [
-                {"kind": "acceptance", "metric": "max_abs", "tensors": "logits", "limit": 0.5}
-            ],
-        },
+        "limits": [{"kind": "acceptance", "metric": "max_abs", "tensors": "logits", "limit": 0.5}],
     } | changes
 
 
@@ -133,7 +125,9 @@ def files(tmp_path: Path) -> Callable[..., tuple[Manifest, Holdout]]:
         {"processes": 0},
         {"design": {"share": 0.5}},
         {"design": {"share": 0.5, "rate": "x", "confidence": 0.5}},
+        {"limits": []},
         {"limits": {"schema": "x"}},
+        {"limits": [{"metric": "max_abs"}]},
     ],
 )
 def test_a_manifest_that_is_not_valid_is_refused(files: Any, change: dict[str, Any]) -> None:
@@ -204,8 +198,7 @@ def test_limits_changed_after_freezing_and_a_second_opening_are_found(
     first, _ = open_holdout(store, digest, holdout)
     opened = study_predicate(store.read_study(first))
     store.put_study(study_statement(replace(opened, command=("again",))))
-    looser = {**study.parameters["limits"]}
-    looser["limits"] = [{**looser["limits"][0], "limit": 5.0}]
+    looser = [{**study.parameters["limits"][0], "limit": 5.0}]
     store.put_study(
         study_statement(replace(study, parameters={**study.parameters, "limits": looser}))
     )

@@ -1,8 +1,6 @@
 """Comparisons of made-up trials: what decides, and in which order."""
 
 import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +9,9 @@ import torch
 from armed_rows import digest
 from safetensors.torch import save
 
-from harness.errors import InvalidInputError
 from harness.laboratory.comparison import Comparison, Side, compare_sides
 from harness.laboratory.kept import read_kept
-from harness.laboratory.limits import Limit, limits_digest, parse_limits, read_limits
+from harness.plan.records import ComparisonLimit
 
 KEY = {"device_class": "cpu", "geometry": "g", "digest_kind": "sha256"}
 STEPS = (("prefill", 0), ("decode", 0), ("decode", 1))
@@ -74,8 +71,10 @@ def moved(*moves: tuple[tuple[str, int], int, float]) -> dict[tuple[str, int], l
     return changed
 
 
-def limit(metric: str, value: float, kind: str = "acceptance", tensors: str = "logits") -> Limit:
-    return Limit(kind=kind, metric=metric, tensors=tensors, limit=value)
+def limit(
+    metric: str, value: float, kind: str = "acceptance", tensors: str = "logits"
+) -> ComparisonLimit:
+    return ComparisonLimit(kind=kind, metric=metric, tensors=tensors, limit=value)
 
 
 def status(found: Comparison) -> tuple[str, str]:
@@ -184,37 +183,3 @@ def test_a_kept_tensor_that_was_not_the_digested_one_fails() -> None:
     found = compare_sides(left, side(), [limit("max_abs", 1.0)])
     assert found.findings["kept_integrity"] == "failed"
     assert status(found)[0] == "failed"
-
-
-def test_limits_are_read_and_have_one_digest(tmp_path: Path) -> None:
-    document = {
-        "schema": "harness.limits/1",
-        "limits": [{"kind": "acceptance", "metric": "rms", "tensors": "logits", "limit": 1}],
-    }
-    path = tmp_path / "limits.json"
-    path.write_text(json.dumps(document, indent=3))
-    limits = read_limits(path)
-    assert limits == (limit("rms", 1.0),)
-    assert limits_digest(limits) == limits_digest(parse_limits(document, where="x"))
-    assert limits_digest(limits) != limits_digest((limit("rms", 2.0),))
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"kind": "wish"}, "kind"),
-        ({"metric": "mean"}, "metric"),
-        ({"tensors": ""}, "tensors"),
-        ({"limit": -1}, "limit"),
-        ({"limit": True}, "limit"),
-        ({"more": 1}, "not {kind"),
-    ],
-)
-def test_limits_that_are_not_valid_are_refused_by_name(change: dict[str, Any], named: str) -> None:
-    entry = {"kind": "acceptance", "metric": "rms", "tensors": "logits", "limit": 1.0}
-    document = {"schema": "harness.limits/1", "limits": [entry | change]}
-    with pytest.raises(InvalidInputError, match=named):
-        parse_limits(document, where="x")
-    for wrong in ([], {"schema": "x"}, {"schema": "harness.limits/1", "limits": []}):
-        with pytest.raises(InvalidInputError):
-            parse_limits(wrong, where="x")

@@ -8,11 +8,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 from harness.cli.derive import settings_of
 from harness.errors import InvalidInputError
@@ -72,7 +72,14 @@ def varying(boundaries: dict[str, list[str]]) -> list[str]:
 
 def test_an_unknown_fault_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidInputError, match="swa_unallocated"):
-        planted("none-such")
+        planted("none-such", "llama")
+
+
+def test_a_fault_is_refused_where_it_would_never_act() -> None:
+    with pytest.raises(InvalidInputError, match="a plan of family qwen3_5_moe"):
+        planted("nan_expert", "llama")
+    assert planted("late_read", "llama")["planted_fault"] == "late_read"
+    assert planted(None, "llama") == {}
 
 
 ALSO_OF_RUNS = ("flipped_bit", "late_read", "leaked_mirror", "wrong_token")
@@ -142,7 +149,6 @@ class Laboratory:
         if (family, fault) not in self._runs:
             plan = self._plan(family)
             assert plan.path is not None
-            changes: dict[str, Any] = {} if fault is None else planted(fault)
             request = RunRequest(
                 experiment=family,
                 plan_path=plan.path,
@@ -155,7 +161,7 @@ class Laboratory:
                     system_ram_limit_bytes=2048 * MIB,
                 ),
                 arming=Arming(repetitions=3),
-                **changes,
+                **planted(fault, family),
             )
             with Progress() as progress:
                 self._runs[family, fault] = execute(request, progress)
@@ -237,12 +243,29 @@ def test_without_allocation_no_position_of_the_window_owns_a_slot(
         assert row["num_mapped"] == row["num_positions"] >= 64
 
 
+def test_each_fault_is_an_experiment_that_differs_in_nothing_else(repo_root: Path) -> None:
+    folder = repo_root / "experiments"
+    for name, fault in FAULTS.items():
+        base = EXPERIMENTS[fault.family or "llama"]
+        file = yaml.safe_load((folder / "experiment" / f"{name}.yaml").read_text())
+        assert file == {"defaults": [base, "_self_"], "name": name, "fault": name}
+    clean, faulty = (
+        compose_experiment([f"experiment={each}"], config_dir=folder)
+        for each in (EXPERIMENTS["gemma"], "swa_raced")
+    )
+    same = {"name": clean.name, "fault": None, "overrides": clean.overrides}
+    assert replace(faulty, **same) == clean
+    assert (faulty.name, faulty.fault) == ("swa_raced", "swa_raced")
+
+
 def table_of(faults: Mapping[str, Fault]) -> str:
-    lines = ["| fault | what it does | verdict | first boundary |", "| --- | --- | --- | --- |"]
+    titles = "| fault and experiment | planted in | what it does | verdict | first boundary |"
+    lines = [titles, "| --- | --- | --- | --- | --- |"]
     for name, fault in faults.items():
         varies = ", varies" if fault.varies else ""
         place = "-" if fault.boundary is None else f"`{fault.boundary}`{varies}"
-        lines.append(f"| `{name}` | {fault.text} | failed: `{fault.check}` | {place} |")
+        where = f"`{name}` | `{EXPERIMENTS[fault.family or 'llama']}`"
+        lines.append(f"| {where} | {fault.text} | failed: `{fault.check}` | {place} |")
     return "\n".join(lines)
 
 

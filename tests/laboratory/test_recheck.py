@@ -1,102 +1,33 @@
 """Studies over a committed record, with made-up armed tables: sound ones, and lies."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from armed_rows import armed_step_rows, boundary_rows, state_rows
+from honest_studies import localization, put
 
+from harness.canonical import sha256_digest
 from harness.cli import main
 from harness.errors import EvidenceError, InvalidInputError
-from harness.evidence.predicates import SourceIdentity
 from harness.evidence.record import LoadedRecord, load_record
+from harness.evidence.statement import record_statement
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, StudyTable, study_statement
-from harness.evidence.tables import encode
 from harness.evidence.verify import verify_store
 from harness.laboratory.compare import TrialReference, compare
-from harness.laboratory.limits import Limit, limits_document
-from harness.laboratory.localization import case_finding, case_matrix, findings
+from harness.laboratory.localization import case_matrix
 from harness.laboratory.matrix import matrix_rows
 from harness.laboratory.recheck import recheck_studies
-from harness.laboratory.trials import CaseTables, trial_rows
-from harness.realize.arming import Arming
-
-Rows = list[dict[str, Any]]
+from harness.laboratory.trials import trial_rows
+from harness.plan.format import plan_digest, plan_file_bytes
 
 
 @pytest.fixture
 def record(evidence: Store) -> LoadedRecord:
     (digest,) = evidence.digests("records")
     return load_record(digest, evidence)
-
-
-def put(store: Store, name: str, rows: Rows, realization: int | None = None) -> StudyTable:
-    data, num_rows = encode(name, rows)
-    return StudyTable(
-        case=0,
-        name=name,
-        realization=realization,
-        digest=store.put_table(data),
-        num_rows=num_rows,
-        size_bytes=len(data),
-    )
-
-
-def localization(record: LoadedRecord) -> tuple[StudyPredicate, CaseTables]:
-    """An honest study of one case: the second process differs from a boundary on."""
-    store, steps = record.store, record.by_realization("steps")
-
-    def late(repetition: int, phase: str, step: int, name: str) -> object:
-        return repetition if (phase, name) == ("decode", "logits") else ""
-
-    armed = {
-        "boundaries": {0: boundary_rows(2), 1: boundary_rows(2, value=late)},
-        "armed_steps": {n: armed_step_rows(steps[n]) for n in (0, 1)},
-        "replay_states": {n: state_rows(2) for n in (0, 1)},
-    }
-    case = CaseTables(
-        num_realizations=2,
-        repetitions=2,
-        ledger=record.rows("trials"),
-        steps={n: rows for n, rows in steps.items() if n is not None},
-        **armed,
-    )
-    tables = [
-        put(store, name, rows, number)
-        for name, by_process in armed.items()
-        for number, rows in by_process.items()
-    ]
-    tables.append(put(store, "matrix", matrix_rows(case_matrix(case))))
-    tables.append(put(store, "case_trials", trial_rows(case)))
-    study = StudyPredicate(
-        kind="localization",
-        experiment="tiny_llama",
-        parameters={
-            "arming": Arming(repetitions=2).document(),
-            "boundaries_version": "llama.boundaries/2",
-            "planted_fault": None,
-            "cases": [
-                {
-                    "point": {},
-                    "plan_digest": record.predicate.plan.digest,
-                    "record": 0,
-                    "audit": "passed",
-                    "problem": None,
-                }
-            ],
-        },
-        records=(record.digest,),
-        tables=tuple(tables),
-        tensors=(),
-        findings=findings([case_finding(case)]),
-        source=SourceIdentity(),
-        command=("harness", "localize"),
-        started_at="2026-01-01T00:00:00Z",
-        ended_at="2026-01-01T00:01:00Z",
-    )
-    return study, case
 
 
 def problems_of(store: Store, study: StudyPredicate) -> list[str]:
@@ -229,13 +160,33 @@ def test_two_tables_of_one_name_are_refused(record: LoadedRecord) -> None:
         study_statement(replace(study, tables=tuple(tables)))
 
 
-def compared(record: LoadedRecord, limits: tuple[Limit, ...] = ()) -> StudyPredicate:
-    """A comparison of the two processes of an honest localization."""
-    study, _ = localization(record)
-    digest = record.store.put_study(study_statement(study))
-    left, right = (TrialReference(study=digest, realization=n, repetition=1) for n in (0, 1))
-    _, found = compare(record.store, left, right, limits)
-    return found
+def compared(left: LoadedRecord, right: LoadedRecord | None = None) -> StudyPredicate:
+    """A comparison of the two processes of an honest localization, or of two localizations."""
+    studies = [
+        each.store.put_study(study_statement(localization(each)[0]))
+        for each in (left, right or left)
+    ]
+    pair = [
+        TrialReference(study=digest, realization=n, repetition=1)
+        for n, digest in enumerate(studies)
+    ]
+    return compare(left.store, *pair)[1]
+
+
+def with_limits(record: LoadedRecord, *limits: dict[str, Any]) -> LoadedRecord:
+    """The record of the same run, had its plan declared these limits of comparisons."""
+    store, plan = record.store, json.loads(record.plan_bytes())
+    plan["checks"]["comparison"] = list(limits)
+    plan["digest"] = plan_digest(plan)
+    data = plan_file_bytes(plan)
+    store.put_plan(data)
+    named = replace(record.predicate.plan, digest=plan["digest"], file_digest=sha256_digest(data))
+    statement = record_statement(replace(record.predicate, plan=named))
+    return load_record(store.put_record(statement), store)
+
+
+def a_limit(limit: float, metric: str = "max_abs", kind: str = "acceptance") -> dict[str, Any]:
+    return {"kind": kind, "metric": metric, "tensors": "logits", "limit": limit}
 
 
 def test_a_comparison_is_upheld_and_names_the_first_difference(record: LoadedRecord) -> None:
@@ -255,15 +206,41 @@ def test_a_comparison_that_says_otherwise_is_found(record: LoadedRecord) -> None
     assert "says status is 'passed'" in problem.message
 
 
-def test_limits_that_were_changed_afterwards_are_found(record: LoadedRecord) -> None:
-    limit = Limit(kind="acceptance", metric="max_abs", tensors="logits", limit=1.0)
-    study = compared(record, (limit,))
-    assert study.findings["status"] == "not_evaluated"
-    looser = limits_document((replace(limit, limit=2.0),))
-    lie = replace(study, parameters={**study.parameters, "limits": looser})
+def test_limits_are_those_of_both_plans(record: LoadedRecord) -> None:
+    """Whichever is the reference, and each once; no tensor was kept, so none is evaluated."""
+    one = with_limits(record, a_limit(0.5), a_limit(3.0, "max_ulp", "telemetry"))
+    other = with_limits(record, a_limit(0.5), a_limit(0.1))
+    for pair in ((one, other), (other, record)):
+        found = compared(*pair).findings
+        told = {(each["metric"], each["limit"]) for each in found["limits"]}
+        assert len(told) == len(found["limits"])
+        assert told == {("max_abs", 0.5)} | ({("max_abs", 0.1)} if other in pair else set()) | (
+            {("max_ulp", 3.0)} if one in pair else set()
+        )
+        assert (found["status"], found["exact"]["state"]) == ("not_evaluated", "different")
+    assert compared(record).findings["limits"] == []
+    assert recheck_studies(record.store) == []
+
+
+def test_a_looser_limit_than_the_plan_s_is_found(record: LoadedRecord) -> None:
+    study = compared(with_limits(record, a_limit(0.5)))
+    looser = [{**study.findings["limits"][0], "limit": 5.0}]
+    lie = replace(study, findings={**study.findings, "limits": looser})
     record.store.put_study(study_statement(lie))
     (problem,) = recheck_studies(record.store)
-    assert "not those that were hashed" in problem.message
+    assert "says limits is" in problem.message
+
+
+@pytest.mark.parametrize(("side", "realization"), [("left", 1), ("right", 0)])
+def test_a_comparison_of_other_trials_than_it_says_is_found(
+    record: LoadedRecord, side: str, realization: int
+) -> None:
+    study = compared(record)
+    told = {**study.parameters[side], "realization": realization}
+    lie = replace(study, parameters={**study.parameters, side: told})
+    record.store.put_study(study_statement(lie))
+    (problem,) = recheck_studies(record.store)
+    assert "names other evidence than its trial has" in problem.message
 
 
 @pytest.mark.parametrize("change", [{"case": 1}, {"realization": 2}, {"repetition": 5}])
@@ -274,4 +251,4 @@ def test_a_trial_that_is_not_there_cannot_be_compared(
     digest = record.store.put_study(study_statement(study))
     sound = TrialReference(study=digest)
     with pytest.raises(EvidenceError):
-        compare(record.store, sound, replace(sound, **change), ())
+        compare(record.store, sound, replace(sound, **change))

@@ -2,14 +2,16 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from harness.cli import main
 from harness.errors import NotEvaluableError
-from harness.measure import doctor, voids
+from harness.measure import doctor, extras, voids
 from harness.measure.doctor import DoctorFinding, diagnose, version_satisfies
 
 
@@ -35,9 +37,12 @@ def test_every_subject_is_found_here(tmp_path: Path) -> None:
         "process memory",
         "cache folder",
         "import name kernels",
+        "system",
+        "extra remote",
+        "extra ray",
     } <= set(names)
     bad = {each.name for each in findings if each.status == "unavailable"}
-    assert bad == {"device cuda-gpu"}
+    assert {name for name in bad if not name.startswith("extra ")} == {"device cuda-gpu"}
     assert "not_executed" in finding("device cuda-gpu").message
 
 
@@ -234,3 +239,47 @@ def test_the_command_refuses_where_determinism_is_void(
     (sound_machine / "ld.so.preload").write_text("/usr/lib/spy.so\n")
     assert main(arguments) == 3
     assert json.loads(capsys.readouterr().out)["can_claim_determinism"] is False
+
+
+def test_an_extra_that_is_not_here_is_said_with_what_it_is_for_and_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"fsspec": "1.0", "s3fs": None}
+    monkeypatch.setattr(extras, "installed_version", lambda name: versions.get(name, "1.0"))
+    found = finding("extra remote")
+    assert found.status == "unavailable"
+    assert "not here: s3fs;" in found.message
+    assert "S3" in found.message
+    assert "inference-harness[remote]" in found.message
+    assert finding("extra submitit").status == "ok"
+
+
+def test_every_extra_of_the_project_has_a_purpose(repo_root: Path) -> None:
+    project = tomllib.loads((repo_root / "pyproject.toml").read_text())["project"]
+    assert {*extras.PURPOSES} == {*project["optional-dependencies"]} - {"dev"}
+
+
+def test_extras_are_those_of_the_installed_project_where_there_is_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = ["numpy>=2", 's3fs>=1; extra == "remote"', "ray ; extra == 'ray'"]
+    monkeypatch.setattr(extras.importlib.metadata, "requires", lambda name: listed)
+    found = {each.name: each for each in extras.find_extras("x", tmp_path)}
+    assert {*found["remote"].missing, *(p.split()[0] for p in found["remote"].installed)} == {
+        "s3fs"
+    }
+    assert found["joblib"].missing == found["joblib"].installed == ()
+
+
+def test_little_disk_is_a_caveat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    found = finding("cache folder", cache_folder=tmp_path)
+    assert found.status == "warning"
+    assert "1048576 bytes are free" in found.message
+
+
+def test_another_system_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.platform, "system", lambda: "Darwin")
+    assert finding("system").status == "unavailable"
+    assert "running needs Linux" in finding("system").message
+    assert main(["doctor"]) == 3

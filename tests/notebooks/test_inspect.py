@@ -19,5 +19,7 @@ def test_the_notebook_runs_on_the_committed_evidence(repo_root: Path) -> None:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = "".join(str(output.get("text", "")) + str(output.get("data", "")) for output in outputs)
     assert "passed" in text
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    # Verdicts over time, bytes, the memory's lifecycle, step times, digest matrices.
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 5
+    assert "digests of numbers compared: " in text
     assert not any(output["output_type"] == "error" for output in outputs)

@@ -24,6 +24,7 @@ from harness.plan.manifest import manifest_path
 from harness.plan.records import Finding
 
 Change = Callable[[Document], object]
+LIMIT = {"kind": "acceptance", "metric": "max_abs", "tensors": "logits", "limit": 0.5}
 
 
 def check(document: Document) -> list[Finding]:
@@ -613,6 +614,21 @@ CASES: list[tuple[str, str, Change]] = [
         "$.checks.acceptance[1].limit",
         lambda d: d["checks"]["acceptance"][1].pop("limit"),
     ),
+    (
+        "workload",
+        "$.workload.fresh_realizations",
+        lambda d: d["workload"].update(fresh_realizations=11),
+    ),
+    (
+        "checks",
+        "$.checks.comparison[1].metric",
+        lambda d: d["checks"].update(comparison=[LIMIT, LIMIT | {"limit": 2}]),
+    ),
+    (
+        "checks",
+        "$.checks.comparison[0].limit",
+        lambda d: d["checks"].update(comparison=[LIMIT | {"metric": "top_k_overlap", "limit": 2}]),
+    ),
 ]
 
 
@@ -630,8 +646,10 @@ VALID: list[Change] = [
     ),
     lambda d: d["checkpoint"].update(source={"kind": "directory", "path": "anywhere"}),
     lambda d: d["workload"].update(max_positions=8),
+    lambda d: d["workload"].update(fresh_realizations=10),
     lambda d: d["checks"]["telemetry"].append({"id": "memory.resident", "limit": 1 << 30}),
     lambda d: d["checks"].update(telemetry=[]),
+    lambda d: d["checks"].update(comparison=[LIMIT, LIMIT | {"tensors": "layers.*.q"}]),
     lambda d: d["reference_fixture"].update(outputs=["logits", "plane"]),
 ]
 

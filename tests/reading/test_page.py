@@ -119,6 +119,21 @@ def test_a_page_shows_what_the_record_holds(evidence: Store, digests: list[str])
     assert "no localization in this store is about this record" in text
 
 
+def test_a_page_shows_the_steps_digests_and_the_verdicts_of_its_experiment(
+    evidence: Store, digests: list[str], tmp_path: Path
+) -> None:
+    record = load_record(digests[0], evidence)
+    out = tmp_path / "page.html"
+    arguments = ["evidence", "report", digests[0], "--store", str(evidence.root)]
+    assert main([*arguments, "--out", str(out), "--cache", str(tmp_path / "cache")]) == 0
+    text = "\n".join(Outline(out.read_text()).words)
+    assert "passed: 1" in text
+    assert record.digest[7:23] in text
+    assert "prefill 0: plane to" in text
+    assert ": 1 distinct" in text
+    assert "not looked for" in "\n".join(outline(record).words)
+
+
 def test_a_page_needs_no_script_and_no_network(evidence: Store, digests: list[str]) -> None:
     found = outline(*(load_record(digest, evidence) for digest in digests[:2]))
     assert not found.names & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
@@ -225,9 +240,9 @@ def test_the_command_lists_what_is_found(
     assert main([*arguments, *where, "--json", "--limit", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert len(said["records"]) == 2
-    assert said["num_matching"] == 3
+    assert said["num_matching"] == 4
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "4 of 4 records, newest first"
+    assert lines[-1] == f"{len(digests)} of {len(digests)} records, newest first"
     assert main([*arguments, "--where", "weather=fine"]) == 2
     assert main([*arguments, "--limit", "0"]) == 2

@@ -890,7 +890,10 @@ class MemoryRecord(LoadedRecord):
 
     held: Mapping[tuple[str, int | None], list[Row]]
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row]:
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row]:
+        assert stage is None
         if self.table(name, realization) is None or (name, realization) not in self.held:
             return super().rows(name, realization)
         return self.held[name, realization]

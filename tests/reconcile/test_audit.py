@@ -39,7 +39,7 @@ from harness.evidence.statement import (
     PlanReference,
     SourceIdentity,
 )
-from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STAGE_CHECKS, STATE_CHECKS, TELEMETRY
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
@@ -79,7 +79,13 @@ def paths(verdict: Verdict, check: str) -> list[str]:
 
 
 def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
-    assert set(CHECKS) == {*ACCEPTANCE, *STATE_CHECKS, *DEVICE_CHECKS, *TELEMETRY}
+    assert set(CHECKS) == {
+        *ACCEPTANCE,
+        *STATE_CHECKS,
+        *DEVICE_CHECKS,
+        *STAGE_CHECKS,
+        *TELEMETRY,
+    }
 
 
 def test_all_checks_are_reported_with_the_kind_that_the_plan_gives_them() -> None:
@@ -1048,10 +1054,12 @@ def test_values_no_check_can_digest_fail_it_and_crash_nothing() -> None:
 class Damaged(MemoryRecord):
     """A record of which one table cannot be read."""
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row]:
+    def rows(
+        self, name: str, realization: int | None = None, stage: int | None = None
+    ) -> list[Row]:
         if (name, realization) == ("states", 1):
             raise InvalidInputError("file was changed", where="somewhere")
-        return super().rows(name, realization)
+        return super().rows(name, realization, stage)
 
 
 def test_a_table_that_cannot_be_read_is_a_difference_of_each_check_that_needs_it() -> None:

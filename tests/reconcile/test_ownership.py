@@ -298,7 +298,7 @@ def test_only_a_plan_with_the_check_has_the_table() -> None:
     ]
     with_check = set(expected_tables(2, {CHECK}))
     without = set(expected_tables(2, {"integrity.tables"}))
-    assert with_check - without == {("ownership", 0), ("ownership", 1)}
+    assert with_check - without == {("ownership", 0, None), ("ownership", 1, None)}
     assert without < with_check
 
 

@@ -8,6 +8,7 @@ import pytest
 from harness.adapters.families import layout_for
 from harness.errors import InvalidInputError, PlanError
 from harness.plan.checks import ACCEPTANCE
+from harness.plan.limits import limits_document
 from harness.plan.load import LoadedPlan
 from harness.plan.records import ModelRange
 from harness.plan.request import layout_request
@@ -219,3 +220,22 @@ def test_what_the_family_asks_for_is_planned(
     acceptance = [{"id": name, **limits.get(name, {})} for name in ACCEPTANCE]
     error = refused(freeze_plan, checks={"acceptance": acceptance, "telemetry": []})
     assert "lacks 'state.ownership'" in str(error)
+
+
+def test_limits_of_comparisons_are_declared_beside_the_checks_of_every_plan(
+    freeze_plan: Freeze, small_plan: LoadedPlan
+) -> None:
+    limit = {"kind": "acceptance", "metric": "max_abs", "tensors": "layers.*.q", "limit": 1}
+    plan = freeze_plan(checks={"comparison": [limit]}).plan
+    assert plan.checks is not None
+    assert small_plan.plan.checks is not None
+    assert limits_document(plan.checks.comparison or ()) == [limit]
+    assert plan.checks.acceptance == small_plan.plan.checks.acceptance
+    assert small_plan.plan.checks.comparison is None
+    for listed, named in (
+        ([limit | {"tensors": "layer.*.q"}], "layer.*.q"),
+        ([limit | {"metric": "mean"}], "metric"),
+        ([1], "a list of mappings"),
+        ({"max_abs": 1}, "a list of mappings"),
+    ):
+        assert named in str(refused(freeze_plan, checks={"comparison": listed}))

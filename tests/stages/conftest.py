@@ -1,5 +1,8 @@
 """Committed plans with their checkpoints, and chains of threads over a real group."""
 
+import contextlib
+import io
+import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -11,9 +14,18 @@ import pytest
 
 from harness.adapters.families import layout_for
 from harness.checkpoint.sources import fetch
-from harness.plan.load import load_plan
+from harness.cli.derive import settings_of
+from harness.evidence.record import LoadedRecord, load_record
+from harness.evidence.store import Store
+from harness.experiment import compose_experiment
+from harness.measure.environment import DeviceRequest
+from harness.plan.freeze import freeze
+from harness.plan.load import LoadedPlan, load_plan
 from harness.plan.records import Plan
 from harness.run.chain import ChainOutcome, ChainRequest, run_chain
+from harness.run.derivation import derive_settings
+from harness.run.request import RunRequest
+from harness.run.supervisor import run
 from harness.stages.listener import LOOPBACK, listen
 from harness.stages.rendezvous import Meeting, join
 from harness.stages.transport import Transport
@@ -32,12 +44,117 @@ class Prepared:
     checkpoint: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One finished run of a plan with stages, and what its store holds."""
+
+    code: int
+    plan: LoadedPlan
+    summary: dict[str, Any]
+    record: LoadedRecord
+    verdict: dict[str, Any]
+
+    @property
+    def failed(self) -> set[str]:
+        """Checks that failed."""
+        return {check["id"] for check in self.verdict["checks"] if check["status"] == "failed"}
+
+    def outcomes(self) -> dict[str, dict[str, Any]]:
+        """How each child ended, by its name."""
+        return {row["child"]: row for row in self.record.rows("trials")}
+
+
 @pytest.fixture(scope="session")
-def prepared(
-    repo_root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Prepared]:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where checkpoints and fixtures are kept for all tests of this folder."""
+    return tmp_path_factory.mktemp("cache")
+
+
+SHORT = (
+    "workload.fresh_realizations=1",
+    "workload.decode_steps=3",
+    "determinism.num_threads=1",
+    "timeouts.stage_wait_s=20",
+    "timeouts.stage_start_s=60",
+)
+"""A run that takes seconds."""
+
+
+@pytest.fixture(scope="session")
+def staged_plan(
+    repo_root: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., LoadedPlan]:
+    """A short run of a shipped experiment in some stages, frozen."""
+
+    def derive(name: str, num_stages: int, *overrides: str) -> LoadedPlan:
+        config = compose_experiment(
+            [f"experiment={name}", f"realization.stages={num_stages}", *SHORT, *overrides],
+            config_dir=repo_root / "experiments",
+        )
+        document, manifest = derive_settings(
+            settings_of(config), cache=cache, progress=lambda text, fraction=None: None
+        )
+        path = tmp_path_factory.mktemp("plans") / "plan.json"
+        return freeze(document, path, manifest=manifest)
+
+    return derive
+
+
+@pytest.fixture(scope="session")
+def run_staged(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trial]:
+    """Run a frozen plan; ``faults`` plants one in the producer of a stage by its number."""
+
+    def run_plan(
+        plan: LoadedPlan, faults: dict[int, Sequence[str]] | None = None, **more: Any
+    ) -> Trial:
+        assert plan.path is not None
+        store = tmp_path_factory.mktemp("run") / "store"
+        planted = () if faults is None else (json.dumps(faults), "--")
+        script = str(Path(__file__).parent / "faulty_staged.py")
+        argv = (sys.executable, script, *planted)
+        faithful = (sys.executable, "-m", "harness.run.producer")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = run(
+                RunRequest(
+                    experiment="staged",
+                    plan_path=plan.path,
+                    plan_digest=plan.plan.digest,
+                    store=store,
+                    cache=cache,
+                    device=DeviceRequest(
+                        kind="simulated",
+                        simulated_vram_bytes=64 << 20,
+                        system_ram_limit_bytes=512 << 20,
+                    ),
+                    as_json=True,
+                    command=("harness", "run"),
+                    producer_argv=faithful if faults is None else argv,
+                    **more,
+                )
+            )
+        (record,) = Store(store).digests("records")
+        (verdict,) = Store(store).digests("verdicts")
+        return Trial(
+            code=code,
+            plan=plan,
+            summary=json.loads(printed.getvalue()),
+            record=load_record(record, Store(store)),
+            verdict=Store(store).read_verdict(verdict)["predicate"],
+        )
+
+    return run_plan
+
+
+@pytest.fixture(scope="session")
+def passed(staged_plan: Callable[..., LoadedPlan], run_staged: Callable[..., Trial]) -> Trial:
+    """One faithful run in two stages; its store must not be written to."""
+    return run_staged(staged_plan("tiny_llama", 2))
+
+
+@pytest.fixture(scope="session")
+def prepared(repo_root: Path, cache: Path) -> Callable[[str], Prepared]:
     """A committed plan by name, its synthetic checkpoint made once."""
-    cache = tmp_path_factory.mktemp("cache")
 
     def prepare(name: str) -> Prepared:
         path = repo_root / "plans" / f"{name}.json"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from harness.plan.load import load_plan
-from harness.run import stage
+from harness.run import place, stage
 from harness.run.child import run_child
 from harness.stages.chain import Stage
 
@@ -44,7 +44,7 @@ def other_plan(path: str) -> None:
 
 
 def other_version(_: str) -> None:
-    stage.package_digest = lambda: "sha256:" + "0" * 64
+    place.package_digest = lambda: "sha256:" + "0" * 64
 
 
 def other_dtype(_: str) -> None:

@@ -1,5 +1,6 @@
 """A chain's order of events and what it refuses: a real group, and executors that are toys."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ def planned(start: int, rows: int, *, phase: str = "prefill", logits: bool = Fal
 def stage_of(transport: Transport, events: list[tuple[str, int]], **changes: Any) -> Stage:
     toy: Any = Toy(transport.stage, events)
     settings: dict[str, Any] = {"nonce": 5, "form": FORM, "digest": tensor_digest} | changes
+    settings.setdefault("start_timeout_s", 20)
     return Stage(toy, transport, **settings)
 
 
@@ -66,6 +68,7 @@ def test_every_stage_is_reset_before_any_step_and_the_token_comes_back(
             for step in (planned(0, 2), planned(2, 1, logits=True)):
                 ids = (1, 2)[: step.num_rows] if transport.stage == 0 else None
                 outputs.append(stage.step(step, ids))
+        stage.settle()
         return outputs
 
     results = in_threads(num_stages, act)
@@ -78,7 +81,7 @@ def test_every_stage_is_reset_before_any_step_and_the_token_comes_back(
         chooses = number in (0, num_stages - 1)
         tokens = [None, expected, None, expected] if chooses else [None] * 4
         assert [output.token for output in outputs] == tokens
-    assert results[-1][1].plane[0].tolist() == [expected] * WIDTH
+    assert results[-1][1].output.plane[0].tolist() == [expected] * WIDTH
 
 
 def test_bits_cross_whatever_they_mean(in_threads: Callable[..., list[Any]]) -> None:
@@ -113,10 +116,10 @@ def cast(stage: Stage) -> None:
     ("change", "named"),
     [
         (cast, "dtype bfloat16 instead of float32"),
-        (lambda stage: setattr(stage, "_nonce", 6), "the nonce of another run"),
-        (lambda stage: setattr(stage, "_session", 7), "session 7 instead of 1"),
+        (lambda stage: setattr(stage._wire, "_nonce", 6), "the nonce of another run"),
+        (lambda stage: setattr(stage._wire, "session", 7), "session 7 instead of 1"),
         (
-            lambda stage: stage._sequences.update({("sent", 1): 4}),
+            lambda stage: stage._wire._sequences.update({("sent", 1): 4}),
             "sequence 4 instead of 1",
         ),
     ],
@@ -126,7 +129,7 @@ def test_a_plane_is_checked_on_arrival(
 ) -> None:
     def act(transport: Transport) -> None:
         stage = stage_of(transport, [])
-        stage.open(timeout_s=20)
+        stage.open()
         if transport.stage == 0:
             change(stage)
         stage.step(planned(0, 2, logits=True), (1, 2) if transport.stage == 0 else None)
@@ -152,9 +155,10 @@ def test_a_stage_of_another_schedule_is_refused(
 ) -> None:
     def act(transport: Transport) -> None:
         stage = stage_of(transport, [])
-        stage.open(timeout_s=20)
+        stage.open()
         if transport.stage == 0:
             stage.step(planned(0, 2), (1, 2))
+            stage.settle()
         else:
             stage.step(step, None)
 
@@ -166,7 +170,7 @@ def test_a_stage_of_another_schedule_is_refused(
 def test_a_silent_stage_is_named_in_bounded_time(in_threads: Callable[..., list[Any]]) -> None:
     def act(transport: Transport) -> None:
         stage = stage_of(transport, [])
-        stage.open(timeout_s=20)
+        stage.open()
         # The other one opens, and then says nothing more.
         if transport.stage == 1:
             stage.step(planned(0, 2, phase="decode"), None)
@@ -183,7 +187,8 @@ def test_both_sides_of_a_crossing_note_the_same(in_threads: Callable[..., list[A
         stage = stage_of(transport, [])
         stage.open()
         stage.step(planned(0, 2), (1, 2) if transport.stage == 0 else None)
-        return stage.crossings
+        stage.settle()
+        return [each for each in stage.crossings if each.kind == "plane"]
 
     sent, received = in_threads(2, act)
     assert [(c.direction, c.peer) for c in (*sent, *received)] == [("sent", 1), ("received", 0)]
@@ -192,3 +197,64 @@ def test_both_sides_of_a_crossing_note_the_same(in_threads: Callable[..., list[A
         assert crossing.digest == tensor_digest(plane)
         assert (crossing.session, crossing.sequence, crossing.start_position) == (1, 1, 0)
         assert (crossing.num_rows, crossing.dtype, crossing.bytes) == (2, "float32", plane.nbytes)
+
+
+def test_a_stage_begins_a_chunk_while_the_next_one_computes_the_chunk_before(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    """The last stage does not take the first plane before the first stage has computed two."""
+    two_are_computed = threading.Event()
+
+    def act(transport: Transport) -> list[tuple[str, int]]:
+        events: list[tuple[str, int]] = []
+        stage = stage_of(transport, events)
+        executor: Any = stage._executor
+        compute = executor.step
+
+        def step(*args: Any, **kwargs: Any) -> StepOutput:
+            output: StepOutput = compute(*args, **kwargs)
+            if events.count(("step", 0)) == 2:
+                two_are_computed.set()
+            return output
+
+        executor.step = step
+        stage.open()
+        if transport.stage == 1:
+            assert two_are_computed.wait(20)
+        for start in range(3):
+            ids = (start + 1,) if transport.stage == 0 else None
+            stage.step(planned(start, 1, logits=start == 2), ids)
+        stage.settle()
+        return events
+
+    first, last = in_threads(2, act, timeout_s=20)
+    assert [first, last] == [[("reset", n), *[("step", n)] * 3] for n in (0, 1)]
+
+
+def test_restoring_goes_through_all_stages_in_turn(in_threads: Callable[..., list[Any]]) -> None:
+    events: list[tuple[str, int]] = []
+
+    def act(transport: Transport) -> None:
+        stage = stage_of(transport, events)
+        stage.open()
+        stage.step(planned(0, 2), (1, 2) if transport.stage == 0 else None)
+        stage.restore(lambda: events.append(("restore", transport.stage)), 2)
+        if transport.stage == 0:
+            events.append(("restored", 0))
+
+    in_threads(3, act)
+    restored = [event for event in events if event[0].startswith("restore")]
+    assert restored == [("restore", 0), ("restore", 1), ("restore", 2), ("restored", 0)]
+
+
+def test_a_stage_that_restores_another_position_is_refused(
+    in_threads: Callable[..., list[Any]],
+) -> None:
+    def act(transport: Transport) -> None:
+        stage = stage_of(transport, [])
+        stage.open()
+        stage.restore(lambda: None, 2 + transport.stage)
+
+    _, second = in_threads(2, act, timeout_s=1.0)
+    assert isinstance(second, PeerError)
+    assert "start_position 2 instead of 3" in str(second)

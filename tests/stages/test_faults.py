@@ -1,7 +1,6 @@
 """A chain in which one stage goes wrong ends in bounded time, says which and why, leaves nobody."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stage_processes import processes_of
 
 from harness.errors import InvalidInputError, NotEvaluableError
 from harness.run.chain import ChainRequest, run_chain
-from harness.run.stage_job import PEER_LOST, StageJob, read_stage_job, write_stage_job
+from harness.run.child import PEER_LOST
+from harness.run.stage_job import StageJob, read_stage_job, write_stage_job
 from harness.stages.listener import listen
 
 JOB = StageJob(
@@ -30,20 +31,6 @@ JOB = StageJob(
     timeout_s=2.0,
     start_timeout_s=60.5,
 )
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes whose command line names a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if os.fsencode(folder) in command:
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.slow

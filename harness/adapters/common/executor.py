@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 import kernels.sampling.api as sampling
+from harness.errors import NotEvaluableError
 from harness.realize.adapter import Choice
 from harness.state.ownership import Ownership
 from harness.state.session import Session
+from kernels.kernel_sets import NATIVE_CPU
+from kernels.native.library import MissingNativeError, library_digest
 
 
 class SessionExecutor:
@@ -26,12 +29,20 @@ class SessionExecutor:
             kernel_set: The set that every op is chosen from.
             dtype: Compute dtype, of the tensors in use.
             session: Owner of the mutable state.
+
+        Raises:
+            NotEvaluableError: When the set's library is not built, or of other sources.
         """
         self._strategy_unit = strategy_unit
         self._kernel_set = kernel_set
         self._dtype = dtype
         self._session = session
-        self._greedy = sampling.select(kernel_set)
+        try:
+            self._greedy = sampling.select(kernel_set)
+        except MissingNativeError as error:
+            raise NotEvaluableError(
+                f"kernel set {kernel_set} cannot be run here", got=str(error)
+            ) from error
 
     @property
     def strategy_unit(self) -> str:
@@ -39,8 +50,9 @@ class SessionExecutor:
         return self._strategy_unit
 
     def conditions(self) -> Mapping[str, str]:
-        """Compute dtype, the kernel set that ops were chosen from, and the state's capacity."""
-        return {
+        """Compute dtype, the kernel set of the ops and its library, and the state's capacity."""
+        library = {"kernel_library": library_digest()} if self._kernel_set == NATIVE_CPU else {}
+        return library | {
             "dtype": str(self._dtype).removeprefix("torch."),
             "kernel_set": self._kernel_set,
             "positions": str(self._session.capacity_positions),

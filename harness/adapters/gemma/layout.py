@@ -68,6 +68,7 @@ class GemmaLayout(FamilyLayout):
     kernel_sets: ClassVar[Mapping[str, bool]] = {
         "torch-cpu/1": False,
         "torch-cpu-invariant/1": True,
+        "native-cpu/1": True,
         "torch-reference/1": False,
         "triton/1": True,
     }

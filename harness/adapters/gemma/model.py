@@ -189,16 +189,14 @@ class GemmaExecutor(RangeExecutor):
         normed = self._norm(hidden, layer.input_norm)
         qkv = self._linear(normed, layer.qkv)
         q, k, v = self._heads(qkv, layer, step)
-        before = None
-        if tap is not None:
-            before = _at(layer, step.write_slots)
+        before = None if tap is None else _at(layer, step.write_slots)
         self._kv_cache.store(k, v, layer.k_cache, layer.v_cache, step.write_slots)
+        written = None if tap is None else _at(layer, step.write_slots)
         mixed = self._mix(q, layer, step)
         projected = self._linear(mixed, layer.o)
         post_normed = self._norm(projected, layer.post_attention_norm)
         residual = hidden + post_normed
-        if tap is not None and before is not None:
-            written = _at(layer, step.write_slots)
+        if tap is not None and before is not None and written is not None:
             hits = (normed, step.read_slots, qkv, q, k, v, before, written)
             for index, tensor in enumerate((*hits, mixed, projected, post_normed, residual)):
                 tap(boundary + index, tensor)

@@ -27,9 +27,11 @@ from harness.adapters.llama.layout import (
     MLP_BOUNDARIES,
     STRATEGY_UNIT,
 )
+from harness.adapters.llama.native import NativeHead, NativeLayers
 from harness.plan.records import ModelRange
 from harness.realize.adapter import StepOutput, Tap
 from harness.state.session import Session
+from kernels.kernel_sets import NATIVE_CPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +121,18 @@ class LlamaExecutor(RangeExecutor):
         self._layers = tuple(
             _bind_layer(residents, layer) for layer in range(spec.start_layer, spec.end_layer)
         )
+        self._native_layers: NativeLayers | None = None
+        self._native_head: NativeHead | None = None
+        if kernel_set == NATIVE_CPU:
+            self._native_layers = NativeLayers(
+                config=config,
+                layers=range(spec.start_layer, spec.end_layer),
+                residents=residents,
+                rope_tables=rope_tables,
+                cache=session.tensors,
+            )
+            if self._final_norm is not None and self._head is not None:
+                self._native_head = NativeHead(self._final_norm, self._eps, self._head)
 
     def _embedded(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return self._embed(token_ids, table)
@@ -131,21 +145,35 @@ class LlamaExecutor(RangeExecutor):
         tap: Tap | None,
         boundary: int,
     ) -> StepOutput:
+        if self._native_layers is not None:
+            hidden = self._native_layers.run(hidden, start_position, tap, boundary)
+        else:
+            hidden = self._through_layers(hidden, start_position, tap, boundary)
+        boundary += len(self._layers) * len(ATTENTION_BOUNDARIES + MLP_BOUNDARIES)
+        logits = None
+        if want_logits and self._final_norm is not None and self._head is not None:
+            # Row-wise, so the last row alone has the bits it would have among all rows.
+            if self._native_head is not None:
+                normed, logits = self._native_head.run(hidden[-1:])
+            else:
+                normed = self._rms_norm(hidden[-1:], self._final_norm, self._eps)
+                logits = self._linear(normed, self._head)[0].float()
+            if tap is not None:
+                tap(boundary, normed)
+                tap(boundary + 1, logits)
+        return StepOutput(plane=hidden, logits=logits)
+
+    def _through_layers(
+        self, hidden: torch.Tensor, start_position: int, tap: Tap | None, boundary: int
+    ) -> torch.Tensor:
+        """All layers, by single ops."""
         step = self._prepare(hidden, start_position)
         for index, layer in enumerate(self._layers):
             hidden = self._attend(hidden, layer, index, step, tap, boundary)
             boundary += len(ATTENTION_BOUNDARIES)
             hidden = self._transform(hidden, layer, tap, boundary)
             boundary += len(MLP_BOUNDARIES)
-        logits = None
-        if want_logits and self._final_norm is not None and self._head is not None:
-            # Row-wise, so the last row alone has the bits it would have among all rows.
-            normed = self._rms_norm(hidden[-1:], self._final_norm, self._eps)
-            logits = self._linear(normed, self._head)[0].float()
-            if tap is not None:
-                tap(boundary, normed)
-                tap(boundary + 1, logits)
-        return StepOutput(plane=hidden, logits=logits)
+        return hidden
 
     def _prepare(self, hidden: torch.Tensor, start_position: int) -> _Step:
         num_rows = hidden.shape[0]
@@ -183,13 +211,14 @@ class LlamaExecutor(RangeExecutor):
         before = None if tap is None else _written(step, index)
         step.k_rows[index].copy_(k)
         step.v_rows[index].copy_(v)
+        written = None if tap is None else _written(step, index)
         mixed = self._attention.attend(
             q, step.k_prefix[index], step.v_prefix[index], step.reads, self._score_scale
         )
         projected = self._linear(mixed, layer.o, layer.o_bias)
         residual = hidden + projected
-        if tap is not None and before is not None:
-            hits = (normed, q, k, v, before, _written(step, index), mixed, projected, residual)
+        if tap is not None and before is not None and written is not None:
+            hits = (normed, q, k, v, before, written, mixed, projected, residual)
             for offset, tensor in enumerate(hits):
                 tap(boundary + offset, tensor)
         return residual

@@ -51,6 +51,7 @@ class QwenLayout(FamilyLayout):
     kernel_sets: ClassVar[Mapping[str, bool]] = {
         "torch-cpu/1": False,
         "torch-cpu-invariant/1": True,
+        "native-cpu/1": True,
         "torch-reference/1": False,
         "triton/1": True,
     }

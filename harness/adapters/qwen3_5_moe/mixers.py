@@ -159,11 +159,12 @@ class FullMixer:
         before = None if tap is None else self._written(step)
         self._k_cache[step.start : step.end].copy_(k)
         self._v_cache[step.start : step.end].copy_(v)
+        written = None if tap is None else self._written(step)
         keys, values = self._k_cache[: step.end], self._v_cache[: step.end]
         mixed = self._attention.attend(q, keys, values, step.reads, self._scale)
         gated = self._sigmoid_gate(mixed.view(q.shape), gate)
-        if tap is not None and before is not None:
-            hits = (q, k, v, gate, before, self._written(step), mixed, gated)
+        if tap is not None and before is not None and written is not None:
+            hits = (q, k, v, gate, before, written, mixed, gated)
             for offset, tensor in enumerate(hits):
                 tap(boundary + offset, tensor)
         return self._out(gated.flatten(1))

@@ -18,7 +18,7 @@ from harness.evidence.log.shard import (
     read_shard,
     shard_path,
 )
-from harness.evidence.scan import FoundFile, Problem, hash_all, one_line, problem, scan
+from harness.evidence.scan import Entry, FoundFile, Problem, hash_all, one_line, problem, scan
 
 _MAX_LISTED_LINES = 20
 
@@ -33,7 +33,8 @@ def check_log(root: Path, files: Mapping[str, FoundFile], known: Collection[str]
     """
     problems: list[Problem] = []
     unlogged = dict(files)
-    for path, _ in scan(root / LOG_FOLDER, problems, max_bytes=MAX_SHARD_BYTES):
+    for entry in scan(root / LOG_FOLDER, problems, max_bytes=MAX_SHARD_BYTES):
+        path = entry.path
         if not is_shard_name(path.name):
             problems.append(problem(path, "extra", "is not named like a shard of a log"))
             continue
@@ -100,7 +101,7 @@ def check_against(root: Path, checkpoint: Checkpoint) -> list[Problem]:
         if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
             problems.append(problem(path, "missing", "is missing, and the checkpoint binds it"))
         else:
-            present.append((path, path.stat().st_size))
+            present.append(Entry(path.parent, path.name, path.stat().st_size))
     for file in hash_all(present, problems):
         name = file.path.relative_to(root).as_posix()
         bound = expected[name]

@@ -84,11 +84,15 @@ def read_shard(path: Path) -> Shard:
     Raises:
         EvidenceError: When it is not a regular file, is too long, or is not named like a shard.
     """
-    named = _SHARD_NAME.match(path.name)
-    if named is None:
+    if not is_shard_name(path.name):
         raise EvidenceError("not a shard", expected="<32 hex digits>.jsonl", where=str(path))
-    *lines, torn = read_regular(path, max_bytes=MAX_SHARD_BYTES).split(b"\n")
-    return Shard(id=named.group(1), path=path, lines=tuple(lines), torn=torn)
+    return parse_shard(path, read_regular(path, max_bytes=MAX_SHARD_BYTES))
+
+
+def parse_shard(path: Path, data: bytes) -> Shard:
+    """The shard that a file named like one holds."""
+    *lines, torn = data.split(b"\n")
+    return Shard(id=path.stem, path=path, lines=tuple(lines), torn=torn)
 
 
 def is_shard_name(name: str) -> bool:

@@ -103,14 +103,29 @@ FAULTS: Mapping[str, Fault] = {
 """By name, which is that of its module here."""
 
 
-def planted(fault: str) -> dict[str, Any]:
+def planted(fault: str | None, family: str | None) -> dict[str, Any]:
     """What a run's request says of a planted fault: its name, and the command of the child.
 
+    Args:
+        fault: Its name; ``None`` for a run without one, of which nothing is said.
+        family: Of the plan that is run.
+
     Raises:
-        InvalidInputError: For an unknown fault, listing the known ones.
+        InvalidInputError: For an unknown fault, listing the known ones, or one that is around the
+            code of another family and would never act.
     """
+    if fault is None:
+        return {}
     require_fault(fault)
-    child = FAULTS[fault].child
+    around, child = FAULTS[fault].family, FAULTS[fault].child
+    if around not in (None, family):
+        raise InvalidInputError(
+            f"{fault} is around the code of another family",
+            expected=f"a plan of family {around}",
+            got=str(family),
+            where="fault",
+            hint=f"the experiment {fault} plants it where it acts",
+        )
     argv = (sys.executable, "-m", "harness.laboratory.faults", fault, child)
     return {"planted_fault": fault, f"{child}_argv": argv}
 

@@ -12,6 +12,7 @@ from harness.plan.rules.machine import machine_rules
 from harness.plan.rules.memory import memory_rules
 from harness.plan.rules.references import reference_rules
 from harness.plan.rules.residency import residency_rules
+from harness.plan.rules.stages import stage_rules
 from harness.plan.rules.states import state_rules
 from harness.plan.rules.workload import workload_rules
 
@@ -26,4 +27,5 @@ RULES: tuple[Callable[[RuleContext], Iterator[Finding]], ...] = (
     execution_rules,
     checkpoint_rules,
     workload_rules,
+    stage_rules,
 )

@@ -21,11 +21,14 @@ def authority_rules(context: RuleContext) -> Iterator[Finding]:
     authorities = context.plan.authorities
     for index, authority in enumerate(authorities):
         yield from _resolves(context, f"$.authorities[{index}]", authority)
-    yield from duplicate_findings(
-        "$.authorities", LINEAGE, (item.lineage for item in authorities), ".lineage"
-    )
+    # Each stage owns its own layers' part of a state: one owner is a rule for each of them.
+    is_whole = context.plan.stages is None
+    if is_whole:
+        yield from duplicate_findings(
+            "$.authorities", LINEAGE, (item.lineage for item in authorities), ".lineage"
+        )
     owners = Counter(item.logical_state_id for item in authorities)
-    for index, state in enumerate(context.plan.logical_state_units):
+    for index, state in enumerate(context.plan.logical_state_units if is_whole else ()):
         wanted = 1 if state.semantic_class == "mutable_authoritative" else 0
         if owners[state.id] != wanted:
             message = (

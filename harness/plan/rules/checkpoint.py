@@ -30,7 +30,9 @@ def checkpoint_rules(context: RuleContext) -> Iterator[Finding]:
         yield from _totals(checkpoint, context.manifest)
         yield from _keys(context, context.manifest)
         yield from _tensor_files(checkpoint, context.manifest)
-        yield from _states(context, context.manifest)
+        # A state that several stages share is summed up for each of them.
+        if context.plan.stages is None:
+            yield from _states(context, context.manifest)
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[Finding]:

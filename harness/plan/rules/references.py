@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from harness.plan.records import Finding, Link
+from harness.plan.records import PROCESS_BOUNDARY, TOKEN_RETURN, Finding, Link
 from harness.plan.rules.context import RuleContext
 
 BACKING = "rule-06-backing-source"
@@ -60,6 +60,8 @@ def _unit_memories(context: RuleContext) -> Iterator[Finding]:
 def _links(context: RuleContext) -> Iterator[Finding]:
     for index, link in enumerate(context.plan.resources.links):
         path = f"$.resources.links[{index}]"
+        if link.kind in (PROCESS_BOUNDARY, TOKEN_RETURN):
+            continue  # the rules of stages say where these go
         from_source = link.kind == "bounded-read"
         sources = context.backing_sources if from_source else context.memories
         if link.source not in sources:

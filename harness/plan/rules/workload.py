@@ -6,11 +6,14 @@ from harness.plan.checks import (
     ACCEPTANCE,
     DEVICE_CHECKS,
     LIMITED,
+    STAGE_CHECKS,
     STATE_CHECKS,
     TELEMETRY,
     UNPLANNED_BYTES,
     device_checks,
+    stage_checks,
 )
+from harness.plan.limits import limit_faults
 from harness.plan.partition import partition_faults
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import CheckLimit, Checks, Finding, ModelRange, Workload
@@ -19,6 +22,9 @@ from harness.plan.rules.context import RuleContext
 WORKLOAD = "workload"
 FIXTURE = "reference-fixture"
 CHECKS = "checks"
+_SOME_PLANS = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
+MAX_REALIZATIONS = 10
+"""More processes than this leave more tables than one record's statement can name."""
 
 
 def workload_rules(context: RuleContext) -> Iterator[Finding]:
@@ -40,6 +46,12 @@ def _workload(workload: Workload) -> Iterator[Finding]:
             f"decode steps need {needed} positions, there are {workload.max_positions}"
         )
         yield Finding(path="$.workload.max_positions", rule=WORKLOAD, message=message)
+    if workload.fresh_realizations > MAX_REALIZATIONS:
+        message = (
+            f"{workload.fresh_realizations} fresh realizations are more than one record can hold, "
+            f"{MAX_REALIZATIONS}; make several records of one plan"
+        )
+        yield Finding(path="$.workload.fresh_realizations", rule=WORKLOAD, message=message)
     for index, message in partition_faults(workload):
         path = f"$.workload.prefill_partition[{index}]"
         yield Finding(path=path, rule=WORKLOAD, message=message)
@@ -78,7 +90,7 @@ def _fixture(context: RuleContext) -> Iterator[Finding]:
 def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     seen: set[str] = set()
     for where, listed, known in (
-        ("acceptance", checks.acceptance, {**ACCEPTANCE, **STATE_CHECKS, **DEVICE_CHECKS}),
+        ("acceptance", checks.acceptance, {**ACCEPTANCE, **_SOME_PLANS}),
         ("telemetry", checks.telemetry, TELEMETRY),
     ):
         for index, check in enumerate(listed):
@@ -94,9 +106,13 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     declared = {check.id for check in checks.acceptance}
     own = () if context.support is None else context.support.acceptance_checks
     own = (*own, *device_checks(context.plan.resources))
+    own = (*own, *stage_checks(context.plan.stages is not None))
     for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)
+    for index, fault in limit_faults([vars(limit) for limit in checks.comparison or ()]):
+        place, _, message = fault.partition(": ")
+        yield Finding(path=f"$.checks.comparison[{index}]{place}", rule=CHECKS, message=message)
 
 
 def _limit(context: RuleContext, path: str, check: CheckLimit) -> Iterator[Finding]:

@@ -17,13 +17,15 @@ _COMPLETED: Row = {"outcome": "completed", "exit_code": 0, "signal": None}
 
 
 def trials(subject: Subject, findings: Findings) -> None:
-    """The fixture maker, and one producer and one witness per fresh realization, completed."""
+    """The fixture maker, and a producer and a witness per realization and stage, completed."""
     table = subject.view.table(findings, "trials")
     if table is None:
         return
+    suffixes = [f" {stage.id}" for stage in subject.plan.stages or ()] or [""]
     expected: dict[Key, Row] = {
-        (child, realization): _COMPLETED
+        (f"{child}{suffix}", realization): _COMPLETED
         for child in ("producer", "witness")
+        for suffix in suffixes
         for realization in range(subject.view.num_realizations)
     }
     if subject.plan.reference_fixture is not None:
@@ -68,9 +70,9 @@ def binding(subject: Subject, findings: Findings) -> None:
 
 
 def _outputs_digest(subject: Subject) -> str | None:
-    """The fixture is named by the digest of its outputs' table."""
+    """The fixture is named by the digest of its outputs' table, of stages the last one's."""
     outputs = [table for table in subject.predicate.tables if table.name == "fixture_outputs"]
-    return outputs[0].digest if outputs else None
+    return outputs[-1].digest if outputs else None
 
 
 def _problem(subject: Subject) -> str:

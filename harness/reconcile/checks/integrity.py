@@ -9,24 +9,30 @@ from harness.reconcile.view import Subject, expected_tables, table_path
 
 def tables(subject: Subject, findings: Findings) -> None:
     """Exactly the tables of a complete record, each readable and with unique keys."""
-    expected = expected_tables(subject.view.num_realizations, subject.checks)
-    named = Counter((table.name, table.realization) for table in subject.predicate.tables)
-    for name, realization in expected:
-        if (name, realization) in named:
-            subject.view.table(findings, name, realization)
+    num_stages = None if subject.plan.stages is None else len(subject.plan.stages)
+    expected = expected_tables(subject.view.num_realizations, subject.checks, num_stages)
+    tables_named = subject.predicate.tables
+    named = Counter((table.name, table.realization, table.stage) for table in tables_named)
+    for place in expected:
+        if place in named:
+            subject.view.table(findings, *place)
         else:
-            findings.differ(table_path(name, realization), "a table", ABSENT)
+            findings.differ(table_path(*place), "a table", ABSENT)
     planned = set(expected)
-    for (name, realization), count in named.items():
-        if (name, realization) not in planned:
-            findings.differ(table_path(name, realization), ABSENT, "a table")
+    for place, count in named.items():
+        if place not in planned:
+            findings.differ(table_path(*place), ABSENT, "a table")
         elif count > 1:
-            findings.differ(table_path(name, realization), "one table", f"{count} tables")
+            findings.differ(table_path(*place), "one table", f"{count} tables")
 
 
 def source(subject: Subject, findings: Findings) -> None:
     """Each manifest tensor was fetched once, whole, with the pinned digest, and files closed."""
     checkpoint = subject.plan.checkpoint
+    if subject.manifest is None and subject.support is None and subject.is_part:
+        where = "$.stages"
+        findings.not_evaluated(where, "each stage's tensors, by an adapter's layout", ABSENT)
+        return
     if checkpoint is None or subject.manifest is None:
         findings.differ("$.manifest_digest", "the plan's tensor manifest", ABSENT)
         return

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from harness.plan.checks import STAGE_CHECKS
 from harness.reconcile.checks import (
     conditions,
     device,
@@ -11,6 +12,7 @@ from harness.reconcile.checks import (
     ownership,
     realization,
     sentinels,
+    stages,
     state,
     steps,
     summaries,
@@ -48,6 +50,22 @@ CHECKS: Mapping[str, Check] = {
     "sentinels.zero": sentinels.zero,
     "summaries.agree": summaries.agree,
     "result.digest": summaries.result_digest,
+    "stages.complete": stages.complete,
+    "stages.crossings": stages.crossings,
+    "stages.tokens": stages.tokens,
+    "stages.shared_state": stages.shared_state,
     "step.times": telemetry.step_times,
     "memory.resident": telemetry.resident,
 }
+
+WHOLE = frozenset(
+    {
+        "integrity.tables",
+        "trials.completed",
+        "plan.binding",
+        "summaries.agree",
+        "result.digest",
+        *STAGE_CHECKS,
+    }
+)
+"""Checks of a record as one, also where its plan has stages; the others are of each stage's."""

@@ -1,6 +1,6 @@
 """Checks of what the producer's side says in sum: statuses, totals and the result digest."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from harness.evidence.predicates import PLANTED_FAULT
 from harness.measure.pages import BLIND_SPOTS
@@ -17,8 +17,9 @@ def agree(subject: Subject, findings: Findings) -> None:
     """Statuses, totals and claims are what tables, plan and this auditor give."""
     intents = {intent.id: intent for intent in subject.plan.materializations}
     observed: dict[str, int] = {}
-    for _realization, table in subject.view.each(findings, "materializations"):
-        live: Counter[str] = Counter()
+    by_realization: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for realization, table in subject.view.each(findings, "materializations"):
+        live = by_realization[realization]
         for key, row in table.rows.items():
             intent = intents.get(key[0])
             if intent is not None:
@@ -26,6 +27,7 @@ def agree(subject: Subject, findings: Findings) -> None:
                 findings.equal(path, recomputed_status(intent, row), row["status"])
             if row["lifecycle"] == "live" and row["memory_resource_id"] is not None:
                 live[row["memory_resource_id"]] += row["requested_bytes"]
+    for live in by_realization.values():
         for memory, total in live.items():
             observed[memory] = max(observed.get(memory, 0), total)
     planned = planned_bytes(

@@ -384,3 +384,25 @@ def test_frequencies() -> None:
     )
     expected = torch.tensor([0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
     torch.testing.assert_close(frequencies(kind), expected, rtol=1e-15, atol=0)
+
+
+def test_the_written_slice_is_what_was_written_and_not_what_became_of_it(
+    make_gemma: Callable[..., Any], gemma_executor: Callable[..., Any]
+) -> None:
+    bench = make_gemma(3)
+    executor = gemma_executor(bench)
+    attend = executor._attention.attend
+
+    def scribble(q: torch.Tensor, k: torch.Tensor, *rest: Any) -> torch.Tensor:
+        out = attend(q, k, *rest)
+        k.fill_(7.0)
+        return out
+
+    executor._attention = replace(executor._attention, attend=scribble, paged=None)
+    seen, _ = boundaries_of(
+        executor,
+        bench,
+        bench.whole,
+        lambda tap: executor.step(PROMPT[:6], 0, want_logits=False, tap=tap),
+    )
+    assert torch.equal(seen["layers.1.kv_written"][0], seen["layers.1.k"])

@@ -7,7 +7,10 @@ from kernels.fingerprint.reference import TILE_WORDS
 TRITON, REFERENCE = "triton/1", "torch-reference/1"
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 63, 65, 615, TILE_WORDS, 4 * TILE_WORDS + 1])
+@pytest.mark.parametrize(
+    "size",
+    [0, 1, 3, 63, 65, 615, TILE_WORDS, 8 * TILE_WORDS - 1, 8 * TILE_WORDS, 8 * TILE_WORDS + 1],
+)
 def test_equals_reference(size: int, dtype: torch.dtype) -> None:
     x = torch.randn(size).to(dtype)
     expected = fingerprint(x, kernel_set=REFERENCE)

@@ -1,21 +1,58 @@
-"""Digest matrices of one record: those of every localization of its store that rests on it.
+"""Digest matrices of one record: of its own steps, and of every localization that rests on it.
 
 A study that cannot be read or does not hold together is named; verification says more.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import HarnessError
 from harness.evidence.scan import one_line
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.laboratory.localization import case_matrix
-from harness.laboratory.matrix import Matrix
+from harness.laboratory.matrix import Matrix, build_matrix
 from harness.laboratory.recheck import case_tables
 from harness.laboratory.report import case_name
 
 _LOCALIZATION = "localization"
+
+
+STEP_OUTPUTS = (("plane_digest", "plane"), ("logits_digest", "logits"))
+"""What every record digests of each step, in order: its columns, and their names."""
+
+
+def step_matrix(tables: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Matrix:
+    """The matrix of a record's own steps, from its tables ``steps`` by realization.
+
+    What a process ran once (the prefill, from whose state every repetition decodes) stands in the
+    column of each of its repetitions.
+
+    Raises:
+        EvidenceError: When a repetition has a step twice, or lacks one that others have.
+    """
+    return build_matrix(
+        {realization or 0: list(_outputs(rows)) for realization, rows in tables.items()}
+    )
+
+
+def _outputs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    repetitions = sorted({row["repetition"] for row in rows})
+    run_in: dict[str, set[int]] = {}
+    for row in rows:
+        run_in.setdefault(row["phase"], set()).add(row["repetition"])
+    for row in rows:
+        is_single = len(run_in[row["phase"]]) == 1
+        for repetition in repetitions if is_single else [row["repetition"]]:
+            for place, (column, name) in enumerate(STEP_OUTPUTS):
+                if row[column] is not None:
+                    output = {"boundary": place, "name": name, "digest": row[column]}
+                    yield {**row, **_UNTYPED, **output, "repetition": repetition}
+
+
+_UNTYPED: Mapping[str, Any] = {"dtype": "", "shape": ()}
+"""Of an output whose form the plan decides."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,269 @@
+"""What a chain of stages gains in prefill, and what it costs per token, beside what was to expect.
+
+    python -m benchmarks.stages [--stages 2] [--prompt 512] [--chunk 64] [--json out.json]
+
+One process of one thread for each stage, random weights, on the loopback. The same prompt is
+prefilled twice: *pipelined*, as the harness runs it, and *in lockstep*, where no stage begins a
+chunk before the last stage has ended the one before. For C chunks and S stages of equal work the
+ideal gain is C S / (C + S - 1). A token takes what the stages compute one after another, and the
+way of its plane and of the token back, as timed with frames that nobody computes on.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from harness.adapters.llama.layout import LlamaLayout
+from harness.adapters.llama.reference import LlamaReference
+from harness.plan.balance import balanced_cuts, edges_of, range_bytes
+from harness.plan.layout import LayoutRequest
+from harness.plan.records import Determinism, ModelRange, Workload
+from harness.realize.schedule import Schedule, schedule_of
+from harness.run.conditions import apply_determinism
+from harness.stages.chain import PlaneForm, Stage
+from harness.stages.frames import empty_header
+from harness.stages.listener import listen
+from harness.stages.rendezvous import Meeting, join
+from harness.stages.transport import Transport
+
+MODEL: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 4096,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+PINGS = 200
+
+
+def write_random(root: Path) -> None:
+    """A checkpoint with random weights of the model's shapes."""
+    torch.manual_seed(0)
+    made = LlamaLayout().synthetic_tensors(MODEL)
+    tensors = {
+        key: torch.ones(t.shape) if len(t.shape) == 1 else torch.randn(t.shape) * t.shape[1] ** -0.5
+        for key, t in made.items()
+    }
+    save_file(tensors, root / "model.safetensors", metadata={"format": "pt"})
+
+
+def request_of(args: argparse.Namespace) -> LayoutRequest:
+    """The whole model and the workload."""
+    config = LlamaLayout().parse_config(MODEL)
+    size = config["vocab_size"]
+    return LayoutRequest(
+        config=config,
+        spec=ModelRange(
+            start_layer=0,
+            end_layer=config["num_layers"],
+            owns_embeddings=True,
+            owns_final_norm_head=True,
+            model_repository="benchmark",
+            revision="0",
+        ),
+        determinism=Determinism(
+            dtype="float32",
+            num_threads=1,
+            deterministic_algorithms=True,
+            batch_invariant=False,
+            kernel_set="torch-cpu/1",
+        ),
+        workload=Workload(
+            prompt_token_ids=tuple((31 * n * n + 17 * n + 1) % size for n in range(args.prompt)),
+            chunk_rows=args.chunk,
+            decode_steps=args.decode,
+            repetitions=1,
+            fresh_realizations=1,
+            sampling="greedy",
+            max_positions=args.prompt + args.decode,
+        ),
+        staging="none",
+    )
+
+
+def ranges_of(request: LayoutRequest, num_stages: int) -> list[ModelRange]:
+    """The range of each stage, of bytes as even as can be."""
+    whole = request.spec
+    edges = [(whole.start_layer, whole.end_layer)]
+    if num_stages > 1:
+        cuts = balanced_cuts(range_bytes(LlamaLayout(), request), num_stages)
+        edges = edges_of(cuts, whole.start_layer, whole.end_layer)
+    return [
+        replace(
+            whole,
+            start_layer=start,
+            end_layer=end,
+            owns_embeddings=number == 0,
+            owns_final_norm_head=number == num_stages - 1,
+        )
+        for number, (start, end) in enumerate(edges)
+    ]
+
+
+def prefill(
+    stage: Stage, schedule: Schedule, after_chunk: Callable[[], object]
+) -> tuple[float, int | None]:
+    """Seconds of one prefill, as this stage sees it, and the token after it."""
+    stage.open()
+    after_chunk()
+    began, token = time.perf_counter(), None
+    for planned in schedule.steps()[: len(schedule.chunks)]:
+        ids = schedule.inputs(planned, None) if stage.takes_token_ids else None
+        token = stage.step(planned, ids).token
+        after_chunk()
+    return time.perf_counter() - began, token
+
+
+def decode(stage: Stage, schedule: Schedule, chosen: int | None) -> list[float]:
+    """Seconds of each decode step."""
+    seconds = []
+    for planned in schedule.steps()[len(schedule.chunks) :]:
+        began = time.perf_counter()
+        ids = schedule.inputs(planned, chosen) if stage.takes_token_ids else None
+        chosen = stage.step(planned, ids).token
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def way_s(transport: Transport, form: PlaneForm) -> float:
+    """Median seconds of one way of a frame with one row, between the first two stages."""
+    if transport.num_stages == 1 or transport.stage > 1:
+        return 0.0
+    peer, seconds = 1 - transport.stage, []
+    frame = (empty_header(), torch.zeros(1, form.width, dtype=form.dtype))
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        for turn in (0, 1):
+            for tensor in frame:
+                if transport.stage == turn:
+                    transport.send(tensor, peer, "a ping")
+                else:
+                    transport.receive(tensor, peer, "a ping")
+        seconds.append((time.perf_counter() - began) / 2)
+    return statistics.median(seconds)
+
+
+def run_stage(args: argparse.Namespace) -> None:
+    """One stage's process: prints what it measured as one line of JSON."""
+    request = request_of(args)
+    apply_determinism(request.determinism)
+    spec = ranges_of(request, args.stages)[args.stage]
+    executor: Any = LlamaReference().ordinary(args.folder, replace(request, spec=spec)).executor
+    listener = None if args.stage else listen(port=args.port)
+    meeting = Meeting(stage=args.stage, num_stages=args.stages, port=args.port)
+    transport = join(meeting, listener)
+    form = PlaneForm(width=MODEL["hidden_size"], dtype=torch.float32)
+    stage = Stage(executor, transport, nonce=1, form=form)
+    schedule = schedule_of(request.workload, request.spec)
+
+    def wait_for_all() -> None:
+        stage.settle()
+        transport.gather(torch.zeros(1), "that it ended a chunk")
+
+    found: dict[str, Any] = {"pipelined": [], "lockstep": [], "decode": []}
+    prefill(stage, schedule, wait_for_all)
+    for _ in range(args.rounds):
+        found["lockstep"].append(prefill(stage, schedule, wait_for_all)[0])
+        seconds, token = prefill(stage, schedule, lambda: None)
+        found["pipelined"].append(seconds)
+        del stage.times[:]
+        found["decode"] += decode(stage, schedule, token)
+        found.setdefault("compute", []).extend(time.compute_ns / 1e9 for time in stage.times)
+    stage.settle()
+    found["way"] = way_s(transport, form)
+    transport.gather(torch.zeros(1), "its end")
+    print(json.dumps(found), flush=True)
+
+
+def run_chain(args: argparse.Namespace, folder: Path, num_stages: int) -> list[dict[str, Any]]:
+    """Run every stage as a process of its own; returns what each measured."""
+    with listen() as free:
+        port = free.getsockname()[1]
+    shared = ["--prompt", args.prompt, "--chunk", args.chunk, "--decode", args.decode]
+    shared += ["--rounds", args.rounds, "--stages", num_stages, "--port", port, "--folder", folder]
+    command = [sys.executable, "-m", "benchmarks.stages", *map(str, shared), "--stage"]
+    running = [
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(num_stages)
+    ]
+    found = []
+    for process in running:
+        out, _ = process.communicate(timeout=600)
+        if process.returncode:
+            raise SystemExit(f"a stage ended by {process.returncode}")
+        found.append(json.loads(out.splitlines()[-1]))
+    return found
+
+
+def summarize(
+    alone: Sequence[dict[str, Any]], stages: Sequence[dict[str, Any]], num_chunks: int
+) -> dict[str, float]:
+    """Medians of a chain, beside one process, and beside what was to expect."""
+    first, median = stages[0], statistics.median
+    ideal = num_chunks * len(stages) / (num_chunks + len(stages) - 1)
+    computed = sum(median(stage["compute"]) for stage in stages)
+    return {
+        "num_stages": len(stages),
+        "num_chunks": num_chunks,
+        "prefill_alone_s": median(alone[0]["pipelined"]),
+        "prefill_lockstep_s": median(first["lockstep"]),
+        "prefill_pipelined_s": median(first["pipelined"]),
+        "gain": median(first["lockstep"]) / median(first["pipelined"]),
+        "ideal_gain": ideal,
+        "token_alone_s": median(alone[0]["decode"]),
+        "token_s": median(first["decode"]),
+        "token_expected_s": computed + len(stages) * first["way"],
+        "frame_s": first["way"],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, float] | None:
+    """Measure, print and write; or be one stage of a chain."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stages", description=__doc__)
+    parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--chunk", type=int, default=64)
+    parser.add_argument("--decode", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.stage is not None:
+        run_stage(args)
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        write_random(Path(folder))
+        alone = run_chain(args, Path(folder), 1)
+        stages = run_chain(args, Path(folder), args.stages)
+    summary = summarize(alone, stages, -(-args.prompt // args.chunk))
+    for name, value in summary.items():
+        print(f"{name:<22}{value:.6g}")
+    if args.json is not None:
+        args.json.write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")
+    return summary
+
+
+if __name__ == "__main__":
+    main()

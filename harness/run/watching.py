@@ -1,0 +1,79 @@
+"""Waits for the processes of a chain: all come to their end, or one of them ends the chain.
+
+A stage that is killed, fails or hangs ends the others in bounded time. Judges nothing.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.run.child import PEER_LOST
+from harness.run.processes import Child, Outcome
+
+_POLL_S = 0.02
+_END_S = 3.0
+"""For a process that has noticed a lost stage to come to its end."""
+STAGE_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
+"""What the library logs would crowd out a stage's own message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Which stage ended a chain, and why."""
+
+    stage: int
+    reason: str
+
+
+def watch_stages(
+    children: Sequence[Child], *, run_timeout_s: float, wait_s: float
+) -> tuple[Outcome, ...]:
+    """Wait until every stage ended, or for so long as the others may take to notice one's end.
+
+    Args:
+        children: One process of each stage, in order.
+        run_timeout_s: Bound on it all.
+        wait_s: Bound on each wait of one stage for another.
+    """
+    deadline = time.monotonic() + run_timeout_s
+    has_failed = False
+    while time.monotonic() < deadline:
+        codes = [child.process.poll() for child in children]
+        if None not in codes:
+            break
+        if not has_failed and any(code for code in codes):
+            # Also a stage that waits for a load then waits for no more than a step's time.
+            has_failed = True
+            deadline = min(deadline, time.monotonic() + wait_s + _END_S)
+        time.sleep(_POLL_S)
+    return tuple(_ended(child) for child in children)
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """Kill what still runs."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.kill()
+            child.process.wait()
+
+
+def fault_of(outcomes: Sequence[Outcome]) -> Fault | None:
+    """The stage that ended the chain: not one that only lost another, where there is a better."""
+    order = {"killed": 0, "failed": 1, "timed_out": 2, "not_started": 2}
+    ranked = [
+        (3 if outcome.exit_code == PEER_LOST else order[outcome.outcome], stage, outcome)
+        for stage, outcome in enumerate(outcomes)
+        if outcome.outcome != "completed"
+    ]
+    if not ranked:
+        return None
+    _, stage, outcome = min(ranked, key=lambda each: each[:2])
+    reason = f"killed by {outcome.signal}" if outcome.signal else outcome.message
+    return Fault(stage=stage, reason=reason or f"exit code {outcome.exit_code}")
+
+
+def _ended(child: Child) -> Outcome:
+    outcome = child.wait(0 if child.process.poll() is None else 5)
+    if outcome.outcome != "timed_out":
+        return outcome
+    return replace(outcome, message="had not ended, and was killed, when its time was over")

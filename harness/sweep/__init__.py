@@ -1,0 +1,1 @@
+"""Sweeps: many jobs, each a fresh process, on the engine that a launcher names."""

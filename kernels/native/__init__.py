@@ -1,0 +1,1 @@
+"""Operations on a CPU in C++, behind one C function; built when the package is installed."""

@@ -1,0 +1,229 @@
+"""One record of all stages: what it holds, and that another value, or a missing stage, is found."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from harness.adapters.families import layout_for
+from harness.evidence.declared import TABLES
+from harness.evidence.record import LoadedRecord, Rows
+from harness.evidence.verify import verify_store
+from harness.laboratory.replay import recompute_replay
+from harness.laboratory.writing import draft
+from harness.plan.checks import STAGE_CHECKS
+from harness.plan.records import CheckLimit, Checks
+from harness.reconcile.judge import judge
+from harness.reconcile.unbound import STAGE_COLUMNS
+from harness.reconcile.verdict import Verdict
+
+STAGE_TABLES = [name for name, table in TABLES.items() if table.check in STAGE_CHECKS]
+Place = tuple[str, int | None, int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed(LoadedRecord):
+    """A record some of whose rows are others."""
+
+    held: dict[Place, Rows]
+
+    def rows(self, name: str, realization: int | None = None, stage: int | None = None) -> Rows:
+        place = (name, realization, stage)
+        return self.held[place] if place in self.held else super().rows(*place)
+
+
+def with_rows(record: LoadedRecord, held: dict[Place, Rows]) -> LoadedRecord:
+    return Changed(**vars(record), held=held)
+
+
+def judged(trial: Any, record: LoadedRecord, *, whole: bool = False) -> Verdict:
+    """Audit by the checks between stages alone, or by all of them."""
+    only = Checks(acceptance=tuple(CheckLimit(id=name) for name in STAGE_CHECKS), telemetry=())
+    plan = trial.plan.plan
+    loaded = trial.plan if whole else replace(trial.plan, plan=replace(plan, checks=only))
+    return judge(loaded, record, layout_for=layout_for)
+
+
+def failing(verdict: Verdict) -> set[str]:
+    return {check.id for check in verdict.checks if check.status == "failed"}
+
+
+def test_each_stage_realized_its_own_part_and_wrote_its_own_tables(passed: Any) -> None:
+    assert (passed.code, passed.verdict["status"], passed.failed) == (0, "passed", set())
+    assert verify_store(passed.record.store.root, plans=None) == []
+    plan, record = passed.plan.plan, passed.record
+    assert [row["outcome"] for row in record.rows("trials")] == ["completed"] * 5
+    whole = set(plan.adapter_data.allowed_tensor_keys)
+    read: list[set[str]] = []
+    for number, stage in enumerate(plan.stages):
+        planned = {m.id for m in plan.materializations if m.stage_id == stage.id}
+        rows = record.rows("materializations", 0, number)
+        assert {row["id"] for row in rows} == planned
+        assert all(identifier.startswith(f"{stage.id}.") for identifier in planned)
+        read.append({row["key"] for row in record.rows("fetches", 0, number)})
+        layers = {int(key.split(".")[2]) for key in read[-1] if key.startswith("model.layers.")}
+        assert layers == set(range(stage.start_layer, stage.end_layer))
+        points = [row["point"] for row in record.rows("checkpoints", 0, number)]
+        assert len(points) == 6
+    assert set.union(*read) == whole
+    assert set.intersection(*read) == set()
+    total = sum(
+        row["requested_bytes"]
+        for number in range(2)
+        for row in record.rows("materializations", 0, number)
+        if row["memory_resource_id"] == "accelerator0.vram" and row["lifecycle"] == "live"
+    )
+    assert record.predicate.totals["observed_bytes"]["accelerator0.vram"] == total
+
+
+def test_what_crossed_is_written_down_on_both_sides(passed: Any) -> None:
+    first, last = (passed.record.rows("crossings", 0, number) for number in (0, 1))
+    for sender, receiver, kind in ((first, last, "plane"), (last, first, "token")):
+        sent = [row for row in sender if (row["direction"], row["kind"]) == ("sent", kind)]
+        got = [row for row in receiver if (row["direction"], row["kind"]) == ("received", kind)]
+        strip = [{k: v for k, v in row.items() if k not in ("direction", "peer")} for row in sent]
+        assert strip == [
+            {k: v for k, v in row.items() if k not in ("direction", "peer")} for row in got
+        ]
+    # Two chunks, then three decode steps in each of four repetitions; a token after all but one.
+    kinds = [row["kind"] for row in first]
+    assert kinds.count("plane") == 2 + 3 * 4
+    assert kinds.count("token") == 1 + 3 * 4
+    assert (kinds.count("open"), kinds.count("restore")) == (2, 2 * 4)
+
+
+def test_the_checks_between_stages_pass(passed: Any) -> None:
+    verdict = judged(passed, passed.record)
+    assert (failing(verdict), verdict.differences) == (set(), ())
+
+
+def other(value: Any) -> Any:
+    if isinstance(value, str):
+        return "sent" if value == "received" else value + "x"
+    return 1 if value is None else value + 1
+
+
+def cells() -> Iterator[Any]:
+    for name in STAGE_TABLES:
+        for column in TABLES[name].columns:
+            yield pytest.param(name, column, id=f"{name}.{column}")
+
+
+@pytest.mark.parametrize(("name", "column"), list(cells()))
+def test_another_value_of_a_column_is_found(passed: Any, name: str, column: str) -> None:
+    for stage in (0, 1):
+        rows = [dict(row) for row in passed.record.rows(name, 0, stage)]
+        rows[-1][column] = other(rows[-1][column])
+        verdict = judged(passed, with_rows(passed.record, {(name, 0, stage): rows}))
+        if column in STAGE_COLUMNS.get(name, {}) and name == "stage_times":
+            assert verdict.differences == ()
+        else:
+            check = "stages.tokens" if column == "token" else TABLES[name].check
+            assert check in failing(verdict)
+            place = f"tables/{name}/r0/s{stage}"
+            heard = f"tables/{name}/r0/s"
+            assert any(d.path.startswith((place, heard)) for d in verdict.differences)
+
+
+def test_a_negative_time_is_found(passed: Any) -> None:
+    rows = [dict(row) for row in passed.record.rows("stage_times", 0, 1)]
+    rows[2]["received_ns"] = -1
+    verdict = judged(passed, with_rows(passed.record, {("stage_times", 0, 1): rows}))
+    assert failing(verdict) == {"stages.complete"}
+
+
+@pytest.mark.parametrize("name", ["tensors", "steps", "crossings", "materializations", "arenas"])
+def test_a_stage_without_a_table_fails(passed: Any, name: str) -> None:
+    kept = tuple(
+        table for table in passed.record.predicate.tables if (table.name, table.stage) != (name, 1)
+    )
+    record = replace(passed.record, predicate=replace(passed.record.predicate, tables=kept))
+    verdict = judged(passed, record, whole=True)
+    assert verdict.status == "failed"
+    missing = [d.path for d in verdict.differences if d.check == "integrity.tables"]
+    assert missing == [f"tables/{name}/r0/s1"]
+
+
+def test_a_stage_that_tells_both_sides_otherwise_is_found_by_the_reference(passed: Any) -> None:
+    """The last stage's word on its tokens, and what crossed, changed together."""
+    steps = [dict(row) for row in passed.record.rows("steps", 0, 1)]
+    crossings = {
+        number: [dict(row) for row in passed.record.rows("crossings", 0, number)]
+        for number in (0, 1)
+    }
+    steps[-1]["token"] += 1
+    for rows in crossings.values():
+        [row for row in rows if row["kind"] == "token"][-1]["token"] += 1
+    held: dict[Place, Rows] = {("steps", 0, 1): steps}
+    held |= {("crossings", 0, number): rows for number, rows in crossings.items()}
+    verdict = judged(passed, with_rows(passed.record, held), whole=True)
+    assert not failing(verdict) & STAGE_CHECKS.keys()
+    assert {"steps.complete", "steps.repeat"} <= failing(verdict)
+
+
+def test_a_table_that_two_stages_hold_must_be_one(
+    passed: Any, staged_plan: Callable[..., Any]
+) -> None:
+    """The rotary table is on every stage: another one on the last is found there."""
+    rows = [dict(row) for row in passed.record.rows("tensors", 0, 1)]
+    changed = [row for row in rows if row["name"] == "cos"]
+    assert len(changed) == 2
+    for row in changed:
+        row["digest"] = "sha256:" + "0" * 64
+    verdict = judged(passed, with_rows(passed.record, {("tensors", 0, 1): rows}))
+    assert failing(verdict) == {"stages.shared_state"}
+    assert all(d.path.startswith("tables/tensors/r0/s1") for d in verdict.differences)
+
+
+def test_a_stage_that_read_or_holds_another_stages_part_fails(passed: Any) -> None:
+    """Tables of both stages change places: nothing is missing, and each is the wrong one's."""
+    for name, check in (
+        ("fetches", "integrity.source"),
+        ("materializations", "realization.materializations"),
+        ("authorities", "realization.authorities"),
+        ("executions", "realization.executions"),
+        ("tensors", "tensors.expected"),
+        ("states", "state.selfproof"),
+        ("steps", "steps.complete"),
+    ):
+        rows = [passed.record.rows(name, 0, number) for number in (1, 0)]
+        held: dict[Place, Rows] = {(name, 0, number): rows[number] for number in (0, 1)}
+        assert check in failing(judged(passed, with_rows(passed.record, held), whole=True)), name
+
+
+def test_without_a_layout_what_stages_share_is_not_evaluated(passed: Any) -> None:
+    verdict = judge(passed.plan, passed.record)
+    assert verdict.status == "not_evaluated"
+    open_checks = {check.id for check in verdict.checks if check.status == "not_evaluated"}
+    assert open_checks == {"integrity.source", "stages.shared_state"}
+    assert failing(verdict) == set()
+
+
+def test_records_without_stages_name_none(passed: Any) -> None:
+    tables = passed.record.statement["predicate"]["tables"]
+    assert {table.get("stage", "all") for table in tables} == {0, 1, "all"}
+    assert [table["name"] for table in tables if "stage" not in table] == ["trials"]
+    names = [subject["name"] for subject in passed.record.statement["subject"]]
+    assert "tables/steps/r0/s1" in names
+    places = [(t["name"], t["realization"], t.get("stage")) for t in tables]
+    keys = [tuple(-1 if part is None else part for part in place) for place in places]
+    assert all(one < two for one, two in pairwise(keys))
+
+
+def test_a_replay_compares_every_stage(passed: Any) -> None:
+    record = passed.record
+    study = draft(
+        kind="replay",
+        experiment="staged",
+        parameters={},
+        records=(record.digest, record.digest),
+        command=(),
+        started_at=record.predicate.started_at,
+    )
+    rows, findings = recompute_replay(record.store, study)
+    assert findings["counts"]["not_reproduced"] == 0
+    planes = [row for row in rows if (row["table"], row["column"]) == ("steps", "plane_digest")]
+    assert len({row["place"] for row in planes}) == len(planes) == 2 * (2 + 3 * 4)
+    assert {row["place"].split()[0] for row in planes} == {"stage=0", "stage=1"}
