@@ -14,6 +14,7 @@ from harness.experiment import GOVERNED, compose_experiment, expand_sweep
 PLANS = {
     "gemma3_270m": "gemma3_270m",
     "quickstart": "quickstart",
+    "quickstart_native": "quickstart_native",
     "r1_block_a_synthetic": "r1_block_a_synthetic",
     "smollm2_hub": "smollm2_hub",
     "swa_unallocated": "tiny_gemma_hybrid",
