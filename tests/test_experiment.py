@@ -15,6 +15,7 @@ from harness.laboratory.faults.catalogue import FAULTS
 PLANS = {
     "gemma3_270m": "gemma3_270m",
     "quickstart": "quickstart",
+    "quickstart_native": "quickstart_native",
     "r1_block_a_synthetic": "r1_block_a_synthetic",
     "smollm2_hub": "smollm2_hub",
     "tiny_gemma_hybrid": "tiny_gemma_hybrid",
