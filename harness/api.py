@@ -28,8 +28,8 @@ What happened over time, one row each, with columns of the types in :data:`FRAME
    realization   phase  step  duration_ms
 0            0  decode     0     0.000100
 1            0  decode     1     0.000101
->>> list(record.ledger().columns[:3])
-['realization', 'point', 'memory_resource_id']
+>>> list(record.ledger().columns[:4])
+['realization', 'stage', 'point', 'memory_resource_id']
 
 Digests, as numbers of distinct values: equal numbers in a line are equal bits.
 
@@ -82,6 +82,7 @@ FRAMES: Mapping[str, Mapping[str, str]] = {
     },
     "ledger": {
         "realization": "Int64",
+        "stage": "Int64",
         "point": "string",
         "memory_resource_id": "string",
         "requested_bytes": "Int64",
@@ -90,6 +91,7 @@ FRAMES: Mapping[str, Mapping[str, str]] = {
     },
     "step_times": {
         "realization": "Int64",
+        "stage": "Int64",
         "repetition": "Int64",
         "phase": "string",
         "step": "Int64",
@@ -99,6 +101,8 @@ FRAMES: Mapping[str, Mapping[str, str]] = {
     "differences": {"kind": "string", "place": "string", "left": "string", "right": "string"},
 }
 """Columns and types of the frames that are made of more than one table, by name."""
+
+_NO_STAGE = -1
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,8 @@ class Record:
         """One table of all realizations, with a column ``realization``.
 
         It comes first and is ``<NA>`` for a table of the whole record, unless the table has a
-        column of that name itself. A table that the record does not have gives no rows.
+        column of that name itself. The column ``stage`` comes last, ``<NA>`` where there are no
+        stages. A table that the record does not have gives no rows.
         ``attrs["labels"]`` says of each column whether it was measured, calculated or declared.
 
         Raises:
@@ -129,13 +134,14 @@ class Record:
         """
         if name not in TABLES:
             raise EvidenceError("unknown table", expected=", ".join(sorted(TABLES)), got=name)
-        columns = list(dict.fromkeys(["realization", *TABLES[name].columns]))
+        columns = list(dict.fromkeys(["realization", *TABLES[name].columns, "stage"]))
         rows = [
-            {"realization": number, **row}
-            for number, listed in self.loaded.by_realization(name).items()
+            {"realization": number, "stage": stage, **row}
+            for (number, stage), listed in self.loaded.by_stage(name).items()
             for row in listed
         ]
-        frame = pd.DataFrame(rows, columns=columns).astype({"realization": "Int64"})
+        kinds = {"realization": "Int64", "stage": "Int64"}
+        frame = pd.DataFrame(rows, columns=columns).astype(kinds)
         frame.attrs["labels"] = {column: TABLES[name].label(column) for column in columns}
         return frame
 
@@ -176,14 +182,15 @@ class Record:
         Resident bytes are the witness's, summed over the arenas of a memory; ``<NA>`` for a memory
         in which it saw none.
         """
-        keys = ["realization", "memory_resource_id"]
-        ledger, arenas = self.frame("ledger"), self.frame("arenas")
+        keys = ["realization", "stage", "memory_resource_id"]
+        no_stage = {"stage": _NO_STAGE}
+        ledger, arenas = (self.frame(name).fillna(no_stage) for name in ("ledger", "arenas"))
         seen = arenas.groupby([*keys, "point"], as_index=False)["resident_bytes"].sum()
         frame = ledger.merge(seen, on=[*keys, "point"], how="left")
         witnessed = frame.set_index(keys).index.isin(arenas.set_index(keys).index)
         # Where the witness saw a memory at all, no arena at a point is none of its pages.
         frame.loc[witnessed & frame["resident_bytes"].isna(), "resident_bytes"] = 0
-        return _typed("ledger", frame)
+        return _typed("ledger", frame.replace(no_stage, pd.NA))
 
     def step_times(self) -> pd.DataFrame:
         """Durations of every step in milliseconds (``FRAMES["step_times"]``). Telemetry."""
@@ -201,7 +208,7 @@ class Record:
         Raises:
             EvidenceError: When a trial lacks a step that others have.
         """
-        matrix = step_matrix(self.loaded.by_realization("steps"))
+        matrix = step_matrix(self.loaded.by_stage("steps"))
         frame = _matrix_frame(matrix)
         return frame.rename_axis(index=["phase", "step", "output"])
 

@@ -79,6 +79,14 @@ class LoadedRecord:
                 found.setdefault(table.realization, []).extend(self.store.read_table_rows(table))
         return found
 
+    def by_stage(self, name: str) -> dict[tuple[int | None, int | None], Rows]:
+        """Rows of every table of that name, by realization and stage."""
+        return {
+            (table.realization, table.stage): self.store.read_table_rows(table)
+            for table in self.predicate.tables
+            if table.name == name
+        }
+
     def plan_bytes(self) -> bytes:
         """Bytes of the plan file the record is about."""
         return self.store.read("plans", self.predicate.plan.file_digest)

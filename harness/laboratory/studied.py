@@ -23,8 +23,11 @@ STEP_OUTPUTS = (("plane_digest", "plane"), ("logits_digest", "logits"))
 """What every record digests of each step, in order: its columns, and their names."""
 
 
-def step_matrix(tables: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Matrix:
-    """The matrix of a record's own steps, from its tables ``steps`` by realization.
+Place = tuple[int | None, int | None]
+
+
+def step_matrix(tables: Mapping[Place, Sequence[Mapping[str, Any]]]) -> Matrix:
+    """The matrix of a record's own steps, from its tables ``steps`` by realization and stage.
 
     What a process ran once (the prefill, from whose state every repetition decodes) stands in the
     column of each of its repetitions.
@@ -32,12 +35,15 @@ def step_matrix(tables: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Mat
     Raises:
         EvidenceError: When a repetition has a step twice, or lacks one that others have.
     """
-    return build_matrix(
-        {realization or 0: list(_outputs(rows)) for realization, rows in tables.items()}
-    )
+    listed: dict[int, list[Mapping[str, Any]]] = {}
+    for (realization, stage), rows in tables.items():
+        listed.setdefault(realization or 0, []).extend(_outputs(rows, stage))
+    return build_matrix(listed)
 
 
-def _outputs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _outputs(rows: Sequence[Mapping[str, Any]], stage: int | None) -> Iterator[Mapping[str, Any]]:
+    first = len(STEP_OUTPUTS) * (stage or 0)
+    prefix = "" if stage is None else f"stage {stage} "
     repetitions = sorted({row["repetition"] for row in rows})
     run_in: dict[str, set[int]] = {}
     for row in rows:
@@ -45,9 +51,9 @@ def _outputs(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     for row in rows:
         is_single = len(run_in[row["phase"]]) == 1
         for repetition in repetitions if is_single else [row["repetition"]]:
-            for place, (column, name) in enumerate(STEP_OUTPUTS):
+            for place, (column, name) in enumerate(STEP_OUTPUTS, start=first):
                 if row[column] is not None:
-                    output = {"boundary": place, "name": name, "digest": row[column]}
+                    output = {"boundary": place, "name": f"{prefix}{name}", "digest": row[column]}
                     yield {**row, **_UNTYPED, **output, "repetition": repetition}
 
 

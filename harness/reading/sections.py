@@ -204,7 +204,7 @@ def matrix_section(record: LoadedRecord, cases: Sequence[StudiedCase]) -> str:
 
 def _step_matrix(record: LoadedRecord) -> str:
     try:
-        return matrix_svg(step_matrix(record.by_realization("steps")))
+        return matrix_svg(step_matrix(record.by_stage("steps")))
     except EvidenceError as error:
         return f"<p>not drawn: {shown(error.problem)}</p>"
 

@@ -21,7 +21,7 @@ def test_outputs_of_steps_in_order_and_what_varies() -> None:
             step("decode", 1, 1, "a", last),
         ]
 
-    matrix = step_matrix({0: rows("x"), 1: rows("y")})
+    matrix = step_matrix({(0, None): rows("x"), (1, None): rows("y")})
     assert [boundary.label for boundary in matrix.boundaries] == [
         "prefill 0: plane",
         "prefill 0: logits",
@@ -36,6 +36,13 @@ def test_outputs_of_steps_in_order_and_what_varies() -> None:
 
 
 def test_a_record_without_a_head_has_planes_only() -> None:
-    matrix = step_matrix({0: [step("prefill", 0, 0, "p", None)]})
+    matrix = step_matrix({(0, None): [step("prefill", 0, 0, "p", None)]})
     assert [boundary.name for boundary in matrix.boundaries] == ["plane"]
     assert step_matrix({}).boundaries == ()
+
+
+def test_stages_follow_one_another_in_each_step() -> None:
+    first, last = step("prefill", 0, 0, "p", None), step("prefill", 0, 0, "q", "l")
+    matrix = step_matrix({(0, 1): [last], (0, 0): [first]})
+    names = [boundary.name for boundary in matrix.boundaries]
+    assert names == ["stage 0 plane", "stage 1 plane", "stage 1 logits"]

@@ -166,6 +166,7 @@ act(Store(Path(sys.argv[2])), address.open_remote(sys.argv[3]))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["push", "pull"])
 def test_a_process_that_is_killed_at_a_step_of_the_disk(
     way: str, filled: Store, fast: Path, tree: Tree, repo_root: Path
