@@ -16,6 +16,7 @@ from harness.plan.records import CheckLimit, Checks
 from harness.reconcile.judge import judge
 from harness.reconcile.unbound import STAGE_COLUMNS
 from harness.reconcile.verdict import Verdict
+from kernels.native.sources import built_digest
 
 STAGE_TABLES = [name for name, table in TABLES.items() if table.check in STAGE_CHECKS]
 Place = tuple[str, int | None, int | None]
@@ -192,3 +193,15 @@ def test_records_without_stages_name_none(passed: Any) -> None:
     places = [(t["name"], t["realization"], t.get("stage")) for t in tables]
     keys = [tuple(-1 if part is None else part for part in place) for place in places]
     assert all(one < two for one, two in pairwise(keys))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+def test_stages_say_which_library_computes(
+    staged_plan: Callable[..., Any], run_staged: Callable[..., Any]
+) -> None:
+    kernel_set = ("determinism.kernel_set=native-cpu/1", "determinism.batch_invariant=true")
+    trial = run_staged(staged_plan("tiny_llama", 2, *kernel_set))
+    assert (trial.code, trial.verdict["status"], trial.failed) == (0, "passed", set())
+    for row in trial.record.rows("stage_greetings", 0, 1):
+        assert "; library sha256:" in row["instruction_set"]
