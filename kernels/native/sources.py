@@ -15,6 +15,8 @@ FLAGS = (
     # Sums and products are rounded where they are written, alike on every processor.
     "-ffp-contract=off",
     "-fno-math-errno",
+    # Nobody looks at the processor's flags; a choice between two numbers can then be in a vector.
+    "-fno-trapping-math",
     "-fvisibility=hidden",
     "-pthread",
     "-g0",

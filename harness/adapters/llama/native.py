@@ -219,6 +219,7 @@ class NativeHead:
     def __init__(self, norm: torch.Tensor, eps: float, table: torch.Tensor) -> None:
         """Lay out the operations over the norm's weight [H] and the head's [V, H]."""
         self._program = Program()
+        self._held = norm, table  # operations name tensors by address
         size, dtype = norm.shape[0], norm.dtype
         self._hidden = self._program.buffer(size, dtype)
         self._normed = self._program.buffer(size, dtype)

@@ -179,7 +179,7 @@ def crossings(subject: Subject, findings: Findings) -> None:
                     key = frame.sent if number == frame.source else frame.received
                     expected[key] = _columns(subject, frame, steps[frame.source], widths)
                     origins[key] = _origin(frame, steps[frame.source])
-            findings.match(table, expected, rows_noun="a frame", origins=origins)
+            findings.match(table, expected, rows_noun="a frame", origin=origins.__getitem__)
 
 
 def _width(subject: Subject, findings: Findings, number: int) -> int | None:
