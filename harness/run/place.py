@@ -22,6 +22,7 @@ from harness.realize.adapter import Executor
 from harness.run.child import say
 from harness.run.conditions import machine_conditions
 from harness.run.job import Place
+from harness.run.kernel_library import library_facts
 from harness.stages.chain import PlaneForm, RangeExecutor, Stage
 from harness.stages.frames import nonce_number
 from harness.stages.handshake import Greeting, shake_hands
@@ -84,6 +85,7 @@ class ChainPlace:
             form=self.form,
             start_layer=spec.start_layer,
             end_layer=spec.end_layer,
+            kernel_set=None if whole.determinism is None else whole.determinism.kernel_set,
         )
         self.greetings = shake_hands(self._transport, greeting, whole.adapter_data.spec.end_layer)
         self._stage: Stage | None = None
@@ -135,9 +137,10 @@ def greeting_of(
     form: PlaneForm,
     start_layer: int,
     end_layer: int,
+    kernel_set: str | None,
 ) -> Greeting:
-    """What a stage of this process says of itself."""
-    conditions = machine_conditions()
+    """What a stage of this process says of itself, and of the library that will compute."""
+    conditions = machine_conditions(library=library_facts(kernel_set).get("library"))
     return Greeting(
         stage=number,
         num_stages=num_stages,

@@ -157,6 +157,7 @@ def _greeting(
         form=form,
         start_layer=start_layer,
         end_layer=end_layer,
+        kernel_set=None if loaded.plan.determinism is None else loaded.plan.determinism.kernel_set,
     )
 
 

@@ -18,6 +18,7 @@ from harness.plan.records import CheckLimit, Checks
 from harness.reconcile.judge import judge
 from harness.reconcile.unbound import STAGE_COLUMNS
 from harness.reconcile.verdict import Verdict
+from kernels.native.sources import built_digest
 
 STAGE_TABLES = [name for name, table in TABLES.items() if table.check in STAGE_CHECKS]
 Place = tuple[str, int | None, int | None]
@@ -227,3 +228,15 @@ def test_a_replay_compares_every_stage(passed: Any) -> None:
     planes = [row for row in rows if (row["table"], row["column"]) == ("steps", "plane_digest")]
     assert len({row["place"] for row in planes}) == len(planes) == 2 * (2 + 3 * 4)
     assert {row["place"].split()[0] for row in planes} == {"stage=0", "stage=1"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+def test_stages_say_which_library_computes(
+    staged_plan: Callable[..., Any], run_staged: Callable[..., Any]
+) -> None:
+    kernel_set = ("determinism.kernel_set=native-cpu/1", "determinism.batch_invariant=true")
+    trial = run_staged(staged_plan("tiny_llama", 2, *kernel_set))
+    assert (trial.code, trial.verdict["status"], trial.failed) == (0, "passed", set())
+    for row in trial.record.rows("stage_greetings", 0, 1):
+        assert "; library sha256:" in row["instruction_set"]
