@@ -271,3 +271,18 @@ def test_a_plan_with_stages_reads_back_as_it_was_written(committed: LoadedPlan) 
     document["digest"] = plan_digest(document)
     with pytest.raises(PlanError, match="not a valid plan"):
         parse_plan(plan_file_bytes(document), where="one stage")
+
+
+def test_a_chain_of_no_stages_is_a_finding_not_a_crash(
+    committed: LoadedPlan, manifest: tuple[ManifestEntry, ...]
+) -> None:
+    plan = replace(committed, plan=replace(committed.plan, stages=()))
+    messages = [
+        each.message
+        for each in check_plan(plan, environment=None, support=LAYOUT, manifest=manifest)
+    ]
+    assert any("execution of no stage" in message for message in messages)
+
+
+def test_without_a_manifest_no_stage_is_said_to_lack_tensors(committed: LoadedPlan) -> None:
+    assert check_plan(committed, environment=None, support=LAYOUT, manifest=None) == []

@@ -54,8 +54,8 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
     if plan.workload is not None and plan.workload.decode_mode == RECORDED:
         message = "steps of a plan with stages are not recorded"
         yield Finding(path="$.workload.decode_mode", rule=STAGES, message=message)
-    # Only a range of layers that are there has tensors.
-    yield from _parts(context, has_ranges=not ranges)
+    # Only a range of layers that are there has tensors, and only a manifest tells them.
+    yield from _parts(context, has_tensors=not ranges and context.manifest is not None)
 
 
 def _placed_items(plan: Plan) -> Iterator[tuple[str, Materialization | Execution]]:
@@ -145,7 +145,7 @@ def _links(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
     """One boundary between neighbours, one way back for tokens, and no other."""
     ids = [stage.id for stage in stages]
     wanted = [(PROCESS_BOUNDARY, one, other) for one, other in pairwise(ids)]
-    if plan.adapter_data.spec.owns_final_norm_head:
+    if ids and plan.adapter_data.spec.owns_final_norm_head:
         wanted.append((TOKEN_RETURN, ids[-1], ids[0]))
     there: Counter[tuple[str, str, str]] = Counter()
     for index, link in enumerate(plan.resources.links):
@@ -189,8 +189,8 @@ def _timeouts(plan: Plan) -> Iterator[Finding]:
         yield Finding(path="$.timeouts.stage_wait_s", rule=STAGES, message=message)
 
 
-def _parts(context: RuleContext, *, has_ranges: bool) -> Iterator[Finding]:
-    support = context.support if has_ranges else None
+def _parts(context: RuleContext, *, has_tensors: bool) -> Iterator[Finding]:
+    support = context.support if has_tensors else None
     keys = support if isinstance(support, RangeKeys) else None
     manifest = context.manifest if keys is not None else None
     for view in stage_views(context.plan, keys, manifest):
