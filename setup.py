@@ -6,6 +6,7 @@ says so, and is not run.
 
 import os
 import runpy
+import shlex
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,20 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("kernels") / "native"
 # Not imported as a module of its package: that is not installed yet.
-SOURCES_DIGEST = runpy.run_path(str(FOLDER / "sources.py"))["sources_digest"]()
-FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-ftree-vectorize",
-    # Sums and products are rounded where they are written, alike on every processor.
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fvisibility=hidden",
-    "-pthread",
-    "-g0",
-    # Warned of by GCC in its own header of AVX-512 intrinsics.
-    "-Wno-maybe-uninitialized",
-]
+SOURCES = runpy.run_path(str(FOLDER / "sources.py"))
 
 
 class BuildLibrary(build_ext):
@@ -36,9 +24,12 @@ class BuildLibrary(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Build it, or say that it was left out."""
-        if shutil.which(os.environ.get("CXX", "c++")) is None and shutil.which("g++") is None:
+        named = shlex.split(os.environ.get("CXX", "c++"))[:1]
+        if not any(map(shutil.which, [*named, "c++", "g++"])):
             self.warn("no C++ compiler: the kernel set native-cpu/1 is not built")
             return
+        # A library older than its sources is told by their digest; times of files can lie.
+        self.force = True
         compile_one = self.compiler.compile
         sources = list(ext.sources)
 
@@ -61,8 +52,8 @@ setup(
             "kernels.native._library",
             sources=sorted(str(path) for path in FOLDER.glob("*.cpp")),
             depends=sorted(str(path) for path in FOLDER.glob("*.h")),
-            define_macros=[("NATIVE_SOURCES", f'"{SOURCES_DIGEST}"')],
-            extra_compile_args=FLAGS,
+            define_macros=[("NATIVE_SOURCES", f'"{SOURCES["sources_digest"]()}"')],
+            extra_compile_args=list(SOURCES["FLAGS"]),
             extra_link_args=["-pthread"],
             language="c++",
             py_limited_api=True,

@@ -37,6 +37,8 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000)
 STEPS = ("check", "read", "audit")
 AUDITED = ("realization.materializations", "realization.release", "memory.ledger")
 """The checks whose rows grow with the materializations."""
+SHORT_S, MAX_REPEATS = 3.0, 5
+"""What is short is repeated, and the least time counts."""
 MAX_REQUIRED = 1000
 """States that one execution of a plan file may name."""
 STATE_BYTES = 4096
@@ -129,9 +131,9 @@ class PassingRecord:
     def __init__(self, plan: records.Plan) -> None:
         self._plan = plan
 
-    def rows(self, name: str, realization: int | None = None) -> list[Row]:
-        """Rows of one table."""
-        del realization
+    def rows(self, name: str, *process: int | None) -> list[Row]:
+        """Rows of one table; one process ran all of the plan."""
+        del process
         return list(getattr(self, f"_{name}")())
 
     def _materializations(self) -> Iterator[Row]:
@@ -220,19 +222,20 @@ def audit(size: int) -> Callable[[], None]:
     record: Any = PassingRecord(plan)
     real = dict.fromkeys(memory_ids(plan.resources), CAPACITY_BYTES)
     conditions: Any = type("Known", (), {"capacities": lambda self: real})()
-    subject = Subject(
-        loaded=LoadedPlan(plan=plan, document={}, file_digest="", path=None),
-        manifest=None,
-        record=record,
-        view=View(record, 1),
-        conditions=conditions,
-        support=None,
-        specs=None,
-        result_digest=None,
-        result_problem="",
-    )
+    loaded = LoadedPlan(plan=plan, document={}, file_digest="", path=None)
 
     def work() -> None:
+        subject = Subject(
+            loaded=loaded,
+            manifest=None,
+            record=record,
+            view=View(record, 1),
+            conditions=conditions,
+            support=None,
+            specs=None,
+            result_digest=None,
+            result_problem="",
+        )
         for identifier in AUDITED:
             findings = Findings(identifier)
             CHECKS[identifier](subject, findings)
@@ -246,13 +249,16 @@ def audit(size: int) -> Callable[[], None]:
 def measure(step: str, size: int) -> dict[str, Any]:
     """One size in this process."""
     work = {"check": check, "read": read, "audit": audit}[step](size)
-    began = time.process_time()
+    seconds: list[float] = []
     try:
-        work()
+        while sum(seconds) < SHORT_S and len(seconds) < MAX_REPEATS:
+            began = time.process_time()
+            work()
+            seconds.append(time.process_time() - began)
     except HarnessError as error:
         return {"refused": "; ".join(str(error).split("\n")[:3])[:150]}
     return {
-        "seconds": time.process_time() - began,
+        "seconds": min(seconds),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 

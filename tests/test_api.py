@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import harness.api
-from harness.api import FRAMES, EvidenceStore, compare, open_store
+from harness.api import FRAMES, EvidenceStore, Record, compare, open_store
 from harness.errors import EvidenceError
 
 STEP_COLUMNS = ["realization", "repetition", "phase", "step"]
@@ -90,6 +90,21 @@ def test_the_ledger_is_that_of_the_tables(repo_root: Path) -> None:
     assert not seen.empty
     assert seen["resident_bytes"].notna().all()
     assert seen["resident_bytes"].sum() == arenas["resident_bytes"].sum()
+
+
+def test_a_memory_that_the_witness_never_saw_has_no_resident_bytes(
+    repo_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(repo_root / "evidence")
+    record = store.load(store.records()["digest"][0])
+    tables = {name: record.frame(name) for name in ("ledger", "arenas")}
+    arenas = tables["arenas"]
+    unseen, seen = sorted(arenas["memory_resource_id"].unique())[:2]
+    tables["arenas"] = arenas[arenas["memory_resource_id"] == seen]
+    monkeypatch.setattr(Record, "frame", lambda self, name: tables[name])
+    ledger = record.ledger().set_index("memory_resource_id")["resident_bytes"]
+    assert ledger[unseen].isna().all()
+    assert ledger[seen].notna().all()
 
 
 def test_history_goes_forward_and_can_be_of_one_experiment(repo_root: Path) -> None:

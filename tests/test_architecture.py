@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 import subprocess
@@ -59,9 +60,11 @@ def test_every_package_is_listed(repo_root: Path, project: dict[str, Any]) -> No
 def copy_of_the_source(repo_root: Path, target: Path) -> Path:
     for package in PACKAGES:
         shutil.copytree(
-            repo_root / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
+            repo_root / package,
+            target / package,
+            ignore=shutil.ignore_patterns("__pycache__", "*.so"),
         )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(repo_root / name, target / name)
     return target
 
@@ -80,7 +83,25 @@ def test_a_wheel_holds_every_source_file(repo_root: Path, tmp_path: Path) -> Non
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        assert {name for name in archive.namelist() if ".dist-info/" not in name} == expected
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    libraries = {name for name in packed if name.endswith(".so")}
+    assert packed - libraries == expected
+    assert len(libraries) == (shutil.which("c++") is not None)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_package_is_built_without_the_library(
+    repo_root: Path, tmp_path: Path
+) -> None:
+    source = copy_of_the_source(repo_root, tmp_path / "source")
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    environment = {**os.environ, "PATH": str(tmp_path), "CXX": "no-compiler", "CC": "no-compiler"}
+    done = subprocess.run(
+        command, cwd=source, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "native-cpu/1 is not built" in done.stdout + done.stderr
+    assert not list(source.rglob("*.so"))
 
 
 VIOLATIONS = {

@@ -97,13 +97,22 @@ COMMANDS = (
     "evidence log verify-proof",
     "evidence log consistency",
     "evidence log verify-consistency",
+    "localize",
+    "intervene",
+    "compare",
+    "replay",
+    "state",
+    "campaign size",
+    "campaign freeze",
+    "campaign run",
+    "campaign holdout",
     "doctor",
     "completion",
 )
 
 
 @pytest.mark.parametrize(
-    "command", ["", "plan", "checkpoint", "evidence", "evidence log", *COMMANDS]
+    "command", ["", "plan", "checkpoint", "evidence", "evidence log", "campaign", *COMMANDS]
 )
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -116,13 +125,16 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], comma
 
 def test_every_handler_exists() -> None:
     filler = {"plan freeze": 2, "plan diff": 2, "evidence diff": 2, "reconcile": 2}
+    filler |= {"compare": 2, "campaign run": 2, "campaign holdout": 2}
     one = {"plan check", "plan show", "checkpoint census", "checkpoint verify"}
     one |= {"evidence show", "evidence promote", "evidence merge", "evidence sign"}
-    one |= {"evidence report"}
+    one |= {"evidence report", "replay", "state"}
     one |= {"evidence log prove", "evidence log verify-proof"}
     filler |= {"evidence keygen": 2, "evidence push": 2, "evidence pull": 2}
     filler |= {"evidence log consistency": 2, "evidence log verify-consistency": 3}
     options = {"evidence sign": ["--key", "x"], "evidence report": ["--out", "x"]}
+    options |= {"intervene": ["--factor", "a:b=c"], "campaign size": ["--share", "0.1"]}
+    options |= {"campaign freeze": ["--manifest", "x", "--holdout", "x"]}
     options |= {f"evidence log {name}": ["--checkpoint", "x"] for name in ("check", "verify-proof")}
     for command in COMMANDS:
         arguments = ["x"] * filler.get(command, int(command in one)) + options.get(command, [])

@@ -11,7 +11,14 @@ from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate
 from harness.laboratory.cases import FrozenCase
 from harness.laboratory.intervention import CONTROL, Arm, arms_in_order, intervention_findings
-from harness.laboratory.localize import RunCases, described, references, run_cases, tables_of
+from harness.laboratory.localize import (
+    RunCases,
+    boundaries_version,
+    described,
+    references,
+    run_cases,
+    tables_of,
+)
 from harness.laboratory.writing import draft, finish
 from harness.measure.clock import utc_timestamp
 from harness.realize.arming import Arming
@@ -71,6 +78,7 @@ def intervene(
         experiment=base.experiment,
         parameters={
             "arming": arming.document(),
+            "boundaries_version": boundaries_version([factors[0].control]),
             "num_pairs": num_pairs,
             "factors": [{"name": f.name, "override": f.override} for f in factors],
             "cases": [

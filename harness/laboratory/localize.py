@@ -32,6 +32,7 @@ from harness.run.supervisor import Completed, check, execute
 
 KIND = "localization"
 MAX_PROBLEM_CHARS = 2000
+INTERRUPTED, NOT_BEGUN = "interrupted while it ran", "not begun after an interrupt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ def run_cases(
 ) -> list[Observed]:
     """Check every case, then run one after another; none that fails ends another.
 
+    An interrupt ends the case that runs, and those after it are not begun; all keep their places.
+
     Raises:
         HarnessError: When a plan breaks a rule, or has nothing to arm; nothing was started then.
     """
@@ -59,13 +62,17 @@ def run_cases(
     requests = [_request(base, case, arming) for case in cases]
     for request in requests:
         require_armable(check(request).plan, arming)
-    observed = []
+    observed: list[Observed] = []
     for number, (case, request) in enumerate(zip(cases, requests, strict=True), start=1):
         progress.update(f"case {number}/{len(cases)}: {case.name}")
         try:
             completed, problem = execute(request, progress), None
         except HarnessError as error:
             completed, problem = None, redact_text(str(error))[:MAX_PROBLEM_CHARS]
+        except KeyboardInterrupt:
+            rest = cases[number:]
+            observed.append(Observed(case=case, completed=None, problem=INTERRUPTED))
+            return observed + [Observed(case=c, completed=None, problem=NOT_BEGUN) for c in rest]
         observed.append(Observed(case=case, completed=completed, problem=problem))
     return observed
 
@@ -108,7 +115,7 @@ def localize(
         experiment=base.experiment,
         parameters={
             "arming": arming.document(),
-            "boundaries_version": _boundaries_version(cases),
+            "boundaries_version": boundaries_version(cases),
             "planted_fault": base.planted_fault,
             "campaign": campaign,
             "cases": [described(*pair) for pair in zip(observed, listed, strict=True)],
@@ -236,7 +243,8 @@ def described(observed: Observed, record: int | None) -> dict[str, Any]:
     }
 
 
-def _boundaries_version(cases: Sequence[FrozenCase]) -> str:
+def boundaries_version(cases: Sequence[FrozenCase]) -> str:
+    """Version of the boundary list of cases, which are of one family."""
     return layout_for(cases[0].plan.plan.adapter_data.family or "").boundaries_version
 
 

@@ -14,15 +14,18 @@ from harness.evidence.scan import Problem, one_line, problem
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.laboratory.campaign import recheck_campaign, recheck_campaign_run
+from harness.laboratory.cases import MAX_CASES
+from harness.laboratory.claims import case_problems, fault_of, replay_problems
 from harness.laboratory.compare import TABLES, recompute
 from harness.laboratory.intervene import arms_of
-from harness.laboratory.intervention import arms_in_order, intervention_findings
+from harness.laboratory.intervention import CONTROL, arms_in_order, intervention_findings
 from harness.laboratory.localization import case_finding, case_matrix, findings
 from harness.laboratory.matrix import matrix_rows
 from harness.laboratory.record_states import recheck_state
 from harness.laboratory.replay import TABLE, recompute_replay
 from harness.laboratory.trials import CaseTables, trial_rows
 from harness.plan.load import parse_plan
+from harness.plan.rules.workload import MAX_REALIZATIONS
 from harness.realize.arming import parse_arming
 
 Rows = list[dict[str, Any]]
@@ -50,7 +53,7 @@ def recheck(store: Store, study: StudyPredicate) -> list[str]:
         return _CHECKS[study.kind](store, study)
     except HarnessError as error:
         return [one_line(error)]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         return [f"its parameters cannot be read: {error!r}"[:300]]
 
 
@@ -73,9 +76,15 @@ def uphold_study(store: Store, study: StudyPredicate) -> None:
 def case_tables(store: Store, study: StudyPredicate, number: int) -> CaseTables:
     """What was observed of one case of a localization, as the store holds it."""
     arming, case = parse_arming(study.parameters["arming"]), study.parameters["cases"][number]
-    index = case["record"]
+    index, num_realizations = case["record"], case["num_realizations"]
+    if len(study.parameters["cases"]) > MAX_CASES or num_realizations > MAX_REALIZATIONS:
+        raise EvidenceError(
+            "a study is of more than any could be",
+            expected=f"at most {MAX_CASES} cases of {MAX_REALIZATIONS} processes",
+            got=f"{len(study.parameters['cases'])} cases, {num_realizations} processes",
+        )
     if index is None:
-        return CaseTables(num_realizations=case["num_realizations"], repetitions=arming.repetitions)
+        return CaseTables(num_realizations=num_realizations, repetitions=arming.repetitions)
     record = load_record(study.records[index], store)
     workload = parse_plan(record.plan_bytes(), where=record.digest).plan.workload
     if workload is None or record.predicate.plan.digest != case["plan_digest"]:
@@ -84,8 +93,13 @@ def case_tables(store: Store, study: StudyPredicate, number: int) -> CaseTables:
             expected=record.predicate.plan.digest,
             got=str(case["plan_digest"]),
         )
+    if workload.fresh_realizations != num_realizations:
+        raise EvidenceError(
+            f"says that case {number} has {num_realizations} processes",
+            expected=f"{workload.fresh_realizations}, as its plan says",
+        )
     return CaseTables(
-        num_realizations=workload.fresh_realizations,
+        num_realizations=num_realizations,
         repetitions=arming.repetitions,
         ledger=record.rows("trials"),
         steps=_by_realization(record),
@@ -108,6 +122,7 @@ def _localization(store: Store, study: StudyPredicate) -> list[str]:
         for name, rows in expected.items():
             if study_rows(store, study, number, name) != rows:
                 problems.append(f"table {name} of case {number} is not what its trials give")
+        problems += case_problems(store, study, number, case)
         found.append(case_finding(case))
     if plain(findings(found)) != study.findings:
         problems.append(_difference(study.findings, plain(findings(found))))
@@ -154,7 +169,33 @@ def _intervention(store: Store, study: StudyPredicate) -> list[str]:
     if arms != arms_in_order(names, study.parameters["num_pairs"])[: len(arms)]:
         problems.append("its runs are not in the counterbalanced order")
     rows = [case_tables(store, study, number) for number in range(len(arms))]
+    for number, case in enumerate(rows):
+        problems += case_problems(store, study, number, case)
+    problems += _arm_problems(store, study)
     return problems + _otherwise(store, study, {}, intervention_findings(names, arms, rows))
+
+
+def _arm_problems(store: Store, study: StudyPredicate) -> list[str]:
+    """Where the runs of one arm are not runs of one plan, or an arm changes nothing."""
+    ran: dict[tuple[str, str], set[tuple[str, str | None]]] = {}
+    for case in study.parameters["cases"]:
+        if case["record"] is not None:
+            fault = fault_of(load_record(study.records[case["record"]], store))
+            ran.setdefault((case["factor"], case["arm"]), set()).add((case["plan_digest"], fault))
+    problems = [
+        f"the {arm} of {factor} is of several plans or faults"
+        for (factor, arm), settings in ran.items()
+        if len(settings) > 1
+    ]
+    controls = {one for (_, arm), settings in ran.items() if arm == CONTROL for one in settings}
+    if len(controls) > 1:
+        problems.append("its controls are not of one plan and fault")
+    problems += [
+        f"the treatment of {factor} changes nothing"
+        for (factor, arm), settings in ran.items()
+        if arm != CONTROL and settings <= controls
+    ]
+    return problems
 
 
 def _comparison(store: Store, study: StudyPredicate) -> list[str]:
@@ -165,7 +206,8 @@ def _comparison(store: Store, study: StudyPredicate) -> list[str]:
 
 def _replay(store: Store, study: StudyPredicate) -> list[str]:
     rows, found = recompute_replay(store, study)
-    return _otherwise(store, study, {TABLE: rows}, found)
+    problems = replay_problems(store, study)
+    return problems + _otherwise(store, study, {TABLE: rows}, found)
 
 
 def _otherwise(

@@ -117,6 +117,8 @@ def recheck_state(store: Store, study: StudyPredicate) -> list[str]:
     record = load_record(study.records[0], store)
     entry = _entry("", study)
     problems = []
+    if study.experiment != record.predicate.experiment:
+        problems.append(f"is of {study.experiment!r}, its record of another experiment")
     try:
         state_of(record)
     except HarnessError as error:

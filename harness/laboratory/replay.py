@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.canonical import write_durable
 from harness.errors import EvidenceError
-from harness.evidence.predicates import PLANTED_FAULT
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate
+from harness.laboratory.claims import fault_of
 from harness.laboratory.faults.catalogue import planted
 from harness.laboratory.replaying import (
     Tables,
@@ -66,7 +66,7 @@ def replay(
             plan_path=path,
             plan_digest=record.predicate.plan.digest,
             store=store.root,
-            **planted(_fault_of(record), plan.adapter_data.family),
+            **planted(fault_of(record), plan.adapter_data.family),
         )
         completed = run(request, progress)
     study = draft(
@@ -87,10 +87,12 @@ def recompute_replay(
     """Rows and findings that the two records of a replay give.
 
     Raises:
-        EvidenceError: When there are not two, of one plan.
+        EvidenceError: When there are not two different ones, of one plan.
     """
-    if len(study.records) != 2:
-        raise EvidenceError("a replay is of two records", got=str(len(study.records)))
+    if len(set(study.records)) != 2 or len(study.records) != 2:
+        raise EvidenceError(
+            "a replay is of two records", expected="one and another", got=str(study.records)
+        )
     recorded, got = (load_record(digest, store) for digest in study.records)
     if recorded.predicate.plan.digest != got.predicate.plan.digest:
         raise EvidenceError(
@@ -121,13 +123,11 @@ def write_plan(record: LoadedRecord, folder: Path) -> Path:
     return path
 
 
-def _fault_of(record: LoadedRecord) -> str | None:
-    return next((c.detail for c in record.predicate.claims if c.name == PLANTED_FAULT), None)
-
-
 def _tables(record: LoadedRecord) -> Tables:
-    return {
-        (table.name, table.realization): record.store.read_table_rows(table)
-        for table in record.predicate.tables
-        if compared_columns(table.name)
-    }
+    found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for table in record.predicate.tables:
+        if compared_columns(table.name):
+            own = {} if table.stage is None else {"stage": table.stage}
+            rows = found.setdefault((table.name, table.realization), [])
+            rows += [row | own for row in record.store.read_table_rows(table)]
+    return found

@@ -13,7 +13,7 @@ from harness.evidence.predicates import ApplicabilityKey
 
 Row = Mapping[str, Any]
 Tables = Mapping[tuple[str, int | None], Sequence[Row]]
-"""Rows by table name and realization."""
+"""Rows by table name and realization; a row of one stage's table says which, as ``stage``."""
 REPRODUCED, NOT_REPRODUCED, INAPPLICABLE = "reproduced", "not_reproduced", "inapplicable"
 OF_STORED_BYTES = frozenset({"fetches"})
 NO_KEY = "applicability_key"
@@ -107,7 +107,8 @@ def _state(differs: bool, is_elsewhere: bool, is_whole: bool, has_same_source: b
 
 
 def _place(table: Table, row: Row) -> str:
-    return " ".join(f"{column}={row[column]}" for column in table.key)
+    columns = ("stage", *table.key) if "stage" in row else table.key
+    return " ".join(f"{column}={row[column]}" for column in columns)
 
 
 def _text(value: Any) -> str | None:

@@ -39,6 +39,7 @@ def show_plan(loaded: LoadedPlan, manifest: Sequence[ManifestEntry] | None = Non
         *_materializations(plan.materializations),
         *_memories(plan),
         *_execution(plan),
+        *_stages(plan),
         *_tensors(plan),
         *state_lines(manifest or ()),
         *(_workload(plan.workload) if plan.workload is not None else ()),
@@ -101,6 +102,15 @@ def _execution(plan: Plan) -> Iterator[str]:
     for item in plan.execution:
         needs = ", ".join(required.logical_state_id for required in item.required_state)
         yield f"  {item.id}: {item.strategy_unit} on {item.compute_unit_id}, needs {needs}"
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    if plan.stages is None:
+        return
+    yield "stages, in the chain's order"
+    for stage in plan.stages:
+        layers = f"layers [{stage.start_layer}, {stage.end_layer})"
+        yield f"  {stage.id}: {layers} by {stage.execution_id} on {stage.compute_unit_id}"
 
 
 def _tensors(plan: Plan) -> Iterator[str]:

@@ -4,9 +4,6 @@ Owners and places are found from addresses of live tensors, not from the plan.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
 
 from harness.plan.records import ComputeUnit, Materialization
 from harness.realize.adapter import Executor
@@ -21,31 +18,21 @@ Row = dict[str, object]
 def tensor_rows(
     arenas: Mapping[str, Arena], intents: Iterable[Materialization], point: str
 ) -> list[Row]:
-    """Hash every tensor of every required residency: rows of the ``tensors`` table.
-
-    On the host as many at a time as torch has threads.
-    """
-    found = [
-        (intent.id, name, tensor)
+    """Hash every tensor of every required residency: rows of the ``tensors`` table."""
+    return [
+        {
+            "materialization_id": intent.id,
+            "name": name,
+            "point": point,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "bytes": tensor.nbytes,
+            "digest": tensor_digest(tensor),
+        }
         for intent in intents
         if intent.role == "required_residency" and intent.id in arenas
         for name, tensor in arenas[intent.id].tensors.items()
     ]
-    on_host = all(tensor.device.type == "cpu" for _, _, tensor in found)
-    with ThreadPoolExecutor(torch.get_num_threads() if on_host else 1) as pool:
-        digests = pool.map(tensor_digest, [tensor for _, _, tensor in found])
-        return [
-            {
-                "materialization_id": identifier,
-                "name": name,
-                "point": point,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": list(tensor.shape),
-                "bytes": tensor.nbytes,
-                "digest": digest,
-            }
-            for (identifier, name, tensor), digest in zip(found, digests, strict=True)
-        ]
 
 
 def owner_of(executor: Executor, arenas: Mapping[str, Arena]) -> str | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from harness.errors import HarnessError
 
 _PR_SET_PDEATHSIG = 1
+PARENT_PID = "HARNESS_PARENT_PID"
+"""Variable in which a parent says who it is."""
 CRASHED = 70
 """Exit code of an unexpected exception (EX_SOFTWARE)."""
 PEER_LOST = 75
@@ -18,8 +20,11 @@ PEER_LOST = 75
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends, however it ends."""
-    parent = os.getppid()
+    """Ask the kernel to kill this process when its parent ends, however it ends.
+
+    A parent that says who it is may have ended before, while this process was starting.
+    """
+    parent = int(os.environ.get(PARENT_PID, os.getppid()))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

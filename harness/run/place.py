@@ -22,10 +22,11 @@ from harness.realize.adapter import Executor
 from harness.run.child import say
 from harness.run.conditions import machine_conditions
 from harness.run.job import Place
-from harness.stages.chain import PlaneForm, RangeExecutor, Stage, WarmSteps
+from harness.stages.chain import PlaneForm, RangeExecutor, Stage
 from harness.stages.frames import nonce_number
 from harness.stages.handshake import Greeting, shake_hands
 from harness.stages.rendezvous import Meeting, join
+from harness.stages.warm import WarmSteps
 from harness.state.digests import tensor_digest
 
 Row = dict[str, object]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from harness.measure.clock import monotonic_ns
+from harness.run.child import PARENT_PID
 
 MAX_MESSAGE_BYTES = 4096
 _INHERITED = (
@@ -99,7 +100,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(environment),
+            env={**environment, PARENT_PID: str(os.getpid())},
             pass_fds=list(pass_fds),
         )
         assert self.process.stdout is not None
@@ -122,6 +123,11 @@ class Child:
             timed_out = True
             self.process.kill()
             code = self.process.wait()
+        except BaseException:
+            # Whoever interrupts this process may go on living, and its child must not.
+            self.process.kill()
+            self.process.wait()
+            raise
         for reader in self._readers:
             reader.join(timeout=5)
         message = self._error.decode("utf-8", "replace").strip() or None

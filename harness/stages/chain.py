@@ -21,18 +21,9 @@ from harness.measure.clock import monotonic_ns
 from harness.realize.adapter import Executor, StepOutput, Tap
 from harness.realize.decode import Stepped
 from harness.realize.schedule import PlannedStep
-from harness.stages.frames import (
-    KINDS,
-    OPEN,
-    PLANE,
-    RESTORE,
-    TOKEN,
-    Header,
-    check_header,
-    dtype_number,
-    empty_header,
-)
+from harness.stages.frames import OPEN, PLANE, RESTORE, TOKEN
 from harness.stages.transport import Transport
+from harness.stages.wire import Crossing, Wire
 
 
 class RangeExecutor(Executor, Protocol):
@@ -56,26 +47,6 @@ class PlaneForm:
     width: int
     """H."""
     dtype: torch.dtype
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossing:
-    """One frame that left or reached this stage, for comparison with the other side's."""
-
-    direction: str
-    """``sent`` or ``received``."""
-    kind: str
-    """``open``, ``restore``, ``plane`` or ``token``."""
-    peer: int
-    session: int
-    sequence: int
-    start_position: int
-    num_rows: int
-    dtype: str
-    bytes: int
-    digest: str | None
-    """Of a plane, where digests are taken."""
-    token: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,20 +88,18 @@ class Stage:
             digest: Of each plane that crosses, on both of its sides; ``None`` takes none.
             start_timeout_s: Bound on the first opening, for which others may still be loading.
         """
-        self.crossings: list[Crossing] = []
         self.times: list[StageTime] = []
         self._executor = executor
-        self._transport = transport
-        self._nonce = nonce
+        self._wire = Wire(transport, nonce=nonce, digest=digest)
         self._form = form
-        self._digest = digest
         self._start_timeout_s = start_timeout_s
-        self._session = 0
-        self._sequences: dict[tuple[str, int], int] = {}
-        self._digest_ns = 0
-        self._last = transport.num_stages - 1
-        self._is_first = transport.stage == 0
-        self._is_last = transport.stage == self._last
+        self._number, self._last = transport.stage, transport.num_stages - 1
+        self._is_first, self._is_last = self._number == 0, self._number == self._last
+
+    @property
+    def crossings(self) -> list[Crossing]:
+        """What crossed, in order."""
+        return self._wire.crossings
 
     @property
     def takes_token_ids(self) -> bool:
@@ -143,9 +112,9 @@ class Stage:
         Raises:
             PeerError: When another stage is gone, silent or out of turn.
         """
-        self._session += 1
-        timeout_s = self._start_timeout_s if self._session == 1 else None
-        what = f"the opening of session {self._session}"
+        self._wire.session += 1
+        timeout_s = self._start_timeout_s if self._wire.session == 1 else None
+        what = f"the opening of session {self._wire.session}"
         self._in_turn(OPEN, self._executor.reset, 0, what, timeout_s)
 
     def restore(self, put_back: Callable[[], None], positions: int) -> None:
@@ -166,7 +135,7 @@ class Stage:
         Raises:
             PeerError: When another stage is gone, or does not take it in time.
         """
-        self._transport.settle()
+        self._wire.settle()
 
     def _in_turn(
         self,
@@ -178,16 +147,16 @@ class Stage:
     ) -> None:
         """Act after the stage before, tell the next; the first waits until the last has acted."""
         if not self._is_first:
-            before = self._transport.stage - 1
-            self._receive(kind, before, _nothing(), position, what, timeout_s)
+            before = self._number - 1
+            self._wire.receive(kind, before, _nothing(), position, what, timeout_s)
         # What this stage put out must be taken before anything changes below it.
-        self._transport.settle()
+        self._wire.settle()
         act()
         if self._last > 0:
-            after = 0 if self._is_last else self._transport.stage + 1
-            self._send(kind, after, _nothing(), position, what, timeout_s)
+            after = 0 if self._is_last else self._number + 1
+            self._wire.send(kind, after, _nothing(), position, what, timeout_s)
         if self._is_first and self._last > 0:
-            self._receive(kind, self._last, _nothing(), position, what, timeout_s)
+            self._wire.receive(kind, self._last, _nothing(), position, what, timeout_s)
 
     def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> Stepped:
         """Take part in one step.
@@ -203,23 +172,23 @@ class Stage:
         """
         what = f"the plane of {planned.phase} step {planned.step}"
         position, wants_logits = planned.start_position, planned.wants_logits
-        self._taken()
+        self._wire.noted_ns()
         clock = _Clock()
         if self._is_first:
             if token_ids is None:
                 raise ValueError("expected token ids on the first stage, got none")
-            received_ns = clock.lap(self._taken())
+            received_ns = clock.lap(self._wire.noted_ns())
             output = self._executor.step(token_ids, position, want_logits=wants_logits)
         else:
             rows = torch.empty(planned.num_rows, self._form.width, dtype=self._form.dtype)
-            self._receive(PLANE, self._transport.stage - 1, rows, position, what)
-            received_ns = clock.lap(self._taken())
+            self._wire.receive(PLANE, self._number - 1, rows, position, what)
+            received_ns = clock.lap(self._wire.noted_ns())
             output = self._executor.step_plane(rows, position, want_logits=wants_logits)
-        compute_ns = clock.lap(self._taken())
+        compute_ns = clock.lap(self._wire.noted_ns())
         if not self._is_last:
-            self._post(self._transport.stage + 1, output.plane, position, what)
+            self._wire.post(self._number + 1, output.plane, position, what)
         stepped = self._chosen(output, planned)
-        digest_ns = self._taken()
+        digest_ns = self._wire.noted_ns()
         self.times.append(
             StageTime(
                 received_ns=received_ns,
@@ -243,92 +212,12 @@ class Stage:
             choice = self._executor.choose(output.logits)
             token = choice.token
             if not self._is_first:
-                self._send(TOKEN, 0, torch.tensor([[token]]), position, what)
+                self._wire.send(TOKEN, 0, torch.tensor([[token]]), position, what)
         elif self._is_first:
             chosen = torch.empty(1, 1, dtype=torch.int64)
-            self._receive(TOKEN, self._last, chosen, position, what)
+            self._wire.receive(TOKEN, self._last, chosen, position, what)
             token = int(chosen)
         return Stepped(output=output, choice=choice, token=token)
-
-    def _header(self, kind: int, direction: str, peer: int, rows: torch.Tensor, at: int) -> Header:
-        key = (direction, peer)
-        sequence = self._sequences.get(key, 0)
-        self._sequences[key] = sequence + 1
-        return Header(
-            kind=kind,
-            nonce=self._nonce,
-            session=self._session,
-            sequence=sequence,
-            start_position=at,
-            num_rows=rows.shape[0],
-            width=rows.shape[1],
-            dtype=dtype_number(rows.dtype),
-        )
-
-    def _send(
-        self,
-        kind: int,
-        to: int,
-        rows: torch.Tensor,
-        at: int,
-        what: str,
-        timeout_s: float | None = None,
-    ) -> None:
-        rows = rows.contiguous()
-        header = self._header(kind, "sent", to, rows, at)
-        self._transport.send(header.pack(), to, what, timeout_s=timeout_s)
-        if rows.numel():
-            self._transport.send(rows, to, what, timeout_s=timeout_s)
-        self._note("sent", to, header, rows)
-
-    def _post(self, to: int, rows: torch.Tensor, at: int, what: str) -> None:
-        """Send a plane without waiting for it to be taken: the next chunk can be begun."""
-        rows = rows.contiguous()
-        header = self._header(PLANE, "sent", to, rows, at)
-        self._transport.post([header.pack(), rows], to, what)
-        self._note("sent", to, header, rows)
-
-    def _receive(
-        self,
-        kind: int,
-        source: int,
-        rows: torch.Tensor,
-        at: int,
-        what: str,
-        timeout_s: float | None = None,
-    ) -> None:
-        """Receive what is due into ``rows``; nothing is received before its header was checked."""
-        header, received = self._header(kind, "received", source, rows, at), empty_header()
-        self._transport.receive(received, source, what, timeout_s=timeout_s)
-        check_header(received, header, sender=source, stage=self._transport.stage)
-        if rows.numel():
-            self._transport.receive(rows, source, what, timeout_s=timeout_s)
-        self._note("received", source, header, rows)
-
-    def _note(self, direction: str, peer: int, header: Header, rows: torch.Tensor) -> None:
-        began = monotonic_ns()
-        is_plane = self._digest is not None and header.kind == PLANE
-        self.crossings.append(
-            Crossing(
-                direction=direction,
-                kind=KINDS[header.kind],
-                peer=peer,
-                session=header.session,
-                sequence=header.sequence,
-                start_position=header.start_position,
-                num_rows=header.num_rows,
-                dtype=str(rows.dtype).removeprefix("torch."),
-                bytes=rows.nbytes,
-                digest=self._digest(rows) if self._digest is not None and is_plane else None,
-                token=int(rows) if header.kind == TOKEN else None,
-            )
-        )
-        self._digest_ns += monotonic_ns() - began
-
-    def _taken(self) -> int:
-        """Time that digests took since this was last asked, in ns."""
-        taken, self._digest_ns = self._digest_ns, 0
-        return taken
 
 
 class _Clock:
@@ -343,35 +232,6 @@ class _Clock:
         began, self._began = self._began, monotonic_ns()
         self.left_out_ns += left_out_ns
         return self._began - began - left_out_ns
-
-
-class WarmSteps:
-    """Steps of one stage by itself over zeros, so that its libraries have seen every shape."""
-
-    def __init__(self, executor: RangeExecutor, form: PlaneForm, *, is_first: bool) -> None:
-        self._executor = executor
-        self._form = form
-        self.takes_token_ids = is_first
-
-    def open(self) -> None:
-        """Empty the executor's state."""
-        self._executor.reset()
-
-    def restore(self, put_back: Callable[[], None], positions: int) -> None:
-        """Put the executor's state back."""
-        del positions
-        put_back()
-
-    def step(self, planned: PlannedStep, token_ids: Sequence[int] | None) -> Stepped:
-        """Run one step, over zeros where another stage's plane would be; token 0 follows."""
-        position, wants_logits = planned.start_position, planned.wants_logits
-        if self.takes_token_ids:
-            output = self._executor.step(token_ids or (), position, want_logits=wants_logits)
-        else:
-            rows = torch.zeros(planned.num_rows, self._form.width, dtype=self._form.dtype)
-            output = self._executor.step_plane(rows, position, want_logits=wants_logits)
-        choice = None if output.logits is None else self._executor.choose(output.logits)
-        return Stepped(output=output, choice=choice, token=0)
 
 
 def _nothing() -> torch.Tensor:

@@ -6,8 +6,11 @@ Shapes: R rows, k experts per row, E experts, H hidden size, I intermediate size
 import torch
 
 from kernels.grouped_moe.records import Bank, NvFp4Bank, Routing
+from kernels.kernel_sets import require
 from kernels.native.calls import NVFP4, TYPES, Flag, Kind, Operand, operation, ordered_columns
 from kernels.native.library import run
+
+_OP = "grouped_moe"
 
 
 def routed(x: torch.Tensor, routing: Routing, bank: Bank) -> torch.Tensor:
@@ -21,6 +24,7 @@ def expert(x: torch.Tensor, bank: Bank, index: int) -> torch.Tensor:
     A packed bank is computed in float32 throughout. A plain one rounds the outputs of both products
     and the activations to its dtype.
     """
+    require(0 <= index < bank.num_experts, _OP, f"an expert below {bank.num_experts}", index)
     ids = torch.full((x.shape[0], 1), index, dtype=torch.int64)
     return _mixture(x, ids, torch.ones(x.shape[0], 1), bank)
 
@@ -35,6 +39,8 @@ def _mixture(
     flags = Flag.NONE
     parts: tuple[Operand, ...]
     if isinstance(bank, NvFp4Bank):
+        dtypes = bank.gate_up_row_scales.dtype, bank.down_row_scales.dtype
+        require(dtypes[0] == dtypes[1], _OP, "row scales of one dtype", dtypes)
         weight = NVFP4
         if bank.down_row_scales.dtype == torch.float16:
             flags = Flag.HALF_SCALES
@@ -47,7 +53,11 @@ def _mixture(
             bank.down_row_scales,
         )
     else:
-        weight = TYPES[bank.down.dtype]
+        dtypes = bank.gate_up.dtype, bank.down.dtype
+        require(dtypes == (x.dtype, x.dtype), _OP, f"a bank of {x.dtype}", dtypes)
+        whole = bank.gate_up.is_contiguous() and bank.down.is_contiguous()
+        require(whole, _OP, "contiguous parts", "strided ones")
+        weight = TYPES[x.dtype]
         parts = (bank.gate_up, None, None, bank.down, None, None)
     out = torch.empty((rows, hidden))
     floats = rows * ordered_columns(hidden) + pairs * (2 * inner + ordered_columns(inner))

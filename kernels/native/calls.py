@@ -86,15 +86,23 @@ def operation(
     flags: Flag = Flag.NONE,
     reals: Sequence[float] = (),
 ) -> Op:
-    """A record; ops.h says which sizes and operands an operation takes, in which order."""
+    """A record; ops.h says which sizes and operands an operation takes, in which order.
+
+    Raises:
+        ValueError: For a dtype that :func:`type_of` refuses, or a tensor on another device.
+    """
     relative = 0
     addresses = []
     for index, operand in enumerate(operands):
         if isinstance(operand, Relative):
             relative |= 1 << index
             addresses.append(int(operand))
+        elif operand is None:
+            addresses.append(0)
+        elif operand.is_cpu:
+            addresses.append(operand.data_ptr())
         else:
-            addresses.append(0 if operand is None else operand.data_ptr())
+            raise ValueError(f"native kernels: expected tensors on a CPU, got {operand.device}")
     op = Op(
         kind, type_of(dtype), weight, flags, relative, tuple(sizes), tuple(addresses), tuple(reals)
     )

@@ -22,8 +22,9 @@ class MissingNativeError(RuntimeError):
     """The native kernel set was asked for where it is not built."""
 
 
+@functools.cache
 def library_digest() -> str:
-    """``sha256:`` digest of the built library.
+    """``sha256:`` digest of the library that this process runs: taken when it is loaded.
 
     Raises:
         MissingNativeError: When it is not built.
@@ -37,9 +38,16 @@ def library() -> ctypes.CDLL:
     """The loaded library.
 
     Raises:
-        MissingNativeError: When it is not built, or was built from other sources.
+        MissingNativeError: When it is not built, cannot be loaded, or is of other sources.
     """
     require_built()
+    library_digest()
+    built, today = built_digest(), sources_digest()
+    if built != today:
+        found = "cannot be loaded" if built is None else f"are of other sources, {built}"
+        raise MissingNativeError(
+            f"the native kernels {found}; today's sources are {today}; {HOW_TO_BUILD}"
+        )
     loaded = ctypes.CDLL(str(LIBRARY))
     loaded.native_op_bytes.restype = ctypes.c_int64
     loaded.native_supports.argtypes = [ctypes.c_char_p]
@@ -52,12 +60,8 @@ def library() -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.c_int,
     ]
-    built, today = built_digest(), sources_digest()
-    if built != today or loaded.native_op_bytes() != _OP_BYTES:
-        raise MissingNativeError(
-            f"the native kernels were built from other sources ({built}, today's are {today}); "
-            f"{HOW_TO_BUILD}"
-        )
+    if loaded.native_op_bytes() != _OP_BYTES:
+        raise MissingNativeError(f"the native kernels lay operations out otherwise; {HOW_TO_BUILD}")
     return loaded
 
 

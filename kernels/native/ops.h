@@ -69,7 +69,8 @@ void linear(const Op& op, const Step& step, Team& team) {
   team.each(rows, [&](int64_t r) {
     put_in_order(op.weight, x + r * columns, columns, ordered + r * padded);
   });
-  const int64_t wanted = (rows <= kTileRows ? 32 << 10 : 128 << 10) / op.size[2] / 12 * 12;
+  const int64_t row_bytes = op.size[2] > 0 ? op.size[2] : 1;
+  const int64_t wanted = (rows <= kTileRows ? 32 << 10 : 128 << 10) / row_bytes / 12 * 12;
   const int64_t chunk = wanted < 12 ? 12 : wanted > kMostOutputs ? kMostOutputs : wanted;
   team.each((outputs + chunk - 1) / chunk, [&](int64_t unit) {
     const int64_t begin = unit * chunk, end = begin + chunk < outputs ? begin + chunk : outputs;

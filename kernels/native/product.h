@@ -121,13 +121,14 @@ void tile(const float* const* x, const typename C::T* w, int64_t stride, int64_t
   if (R == 1) {
     // The weight is read once, from memory. Asked for in the order of addresses, the rows that come
     // next arrive as fast as memory gives them; in the order of use, at two thirds of that.
-    constexpr int64_t line = 64 / int64_t(sizeof(T));
+    constexpr int64_t line = 64 / int64_t(sizeof(T)), some = line < group ? group : line;
+    static_assert(some % group == 0 && some % line == 0, "whole groups of whole lines");
     const char* next = reinterpret_cast<const char*>(w + O * stride);
-    for (; c + line <= columns; c += line) {
+    for (; c + some <= columns; c += some) {
 #pragma GCC unroll 8
-      for (int o = 0; o < O; o++, next += 64) __builtin_prefetch(next, 0, 3);
+      for (int o = 0; o < O * int(some / line); o++, next += 64) __builtin_prefetch(next, 0, 3);
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < line; i += group) add_group<C, R, O>(x, c + i, w + c + i, stride, sums);
+      for (int64_t i = 0; i < some; i += group) add_group<C, R, O>(x, c + i, w + c + i, stride, sums);
     }
   }
   for (; c + group <= columns; c += group) add_group<C, R, O>(x, c, w + c, stride, sums);

@@ -39,7 +39,7 @@ class Program:
         self._row_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._ops)
+        return len(self._ops) or len(self._array)
 
     def buffer(self, size: int, dtype: torch.dtype) -> Buffer:
         """Room for ``size`` elements of each row."""
@@ -59,8 +59,9 @@ class Program:
         return len(self._ops)
 
     def seal(self) -> None:
-        """Lay the operations out for calls; none is added after."""
+        """Lay the operations out for calls; none is added after, and tensors are not held."""
         self._array = (Op * len(self._ops))(*self._ops)
+        self._ops = []
 
     def scratch(self, rows: int, rest_bytes: int = 0) -> torch.Tensor:
         """Memory for one call over ``rows`` rows, with so many bytes behind the buffers."""
@@ -71,7 +72,7 @@ class Program:
         self, scratch: torch.Tensor, rows: int, start_position: int, begin: int = 0, end: int = -1
     ) -> None:
         """Carry out operations [begin, end), by default all."""
-        count = (len(self._ops) if end < 0 else end) - begin
+        count = (len(self) if end < 0 else end) - begin
         run(
             self._array,
             count,

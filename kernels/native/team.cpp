@@ -1,9 +1,12 @@
 // Helpers that stay for the next call: awake for a moment, then asleep. Knows no operation.
 #include "team.h"
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -29,10 +32,11 @@ bool Team::help() {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   for (;;) {
     const uint64_t unit = ticket & kClosed;
-    const int64_t count = count_.load(std::memory_order_relaxed);
+    // What the next piece of work has is seen with the end of this ticket's, or not at all.
+    const int64_t count = count_.load(std::memory_order_acquire);
     if (unit == kClosed || int64_t(unit) >= count) return false;
-    const Call call = call_.load(std::memory_order_relaxed);
-    const void* work = work_.load(std::memory_order_relaxed);
+    const Call call = call_.load(std::memory_order_acquire);
+    const void* work = work_.load(std::memory_order_acquire);
     // What was read above is of this ticket's piece of work, or the ticket is not there any more.
     if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
       call(work, int64_t(unit));
@@ -45,9 +49,9 @@ bool Team::help() {
 void Team::share(int64_t count, Call call, const void* work) {
   const uint64_t piece = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
   done_.store(0, std::memory_order_relaxed);
-  count_.store(count, std::memory_order_relaxed);
-  call_.store(call, std::memory_order_relaxed);
-  work_.store(work, std::memory_order_relaxed);
+  count_.store(count, std::memory_order_release);
+  call_.store(call, std::memory_order_release);
+  work_.store(work, std::memory_order_release);
   ticket_.store(piece << 32, std::memory_order_release);
   while (help()) {
   }
@@ -60,7 +64,11 @@ namespace {
 class Crew {
  public:
   explicit Crew(int size) : size_(size), team_(size) {
-    for (int i = 1; i < size; i++) threads_.emplace_back([this] { serve(); });
+    try {
+      for (int i = 1; i < size; i++) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {
+      // No more threads are to be had. Nobody waits for a helper, so fewer do.
+    }
   }
 
   ~Crew() {
@@ -114,12 +122,23 @@ class Crew {
   std::vector<std::thread> threads_;
 };
 
+std::mutex turn;       // one call at a time
+Crew* crew = nullptr;  // never destroyed: a process may end while its threads sleep
+
+// A fork happens between calls. The child has no helpers, only what they waited on, in whatever
+// state that was: it is left behind, and the next call makes others.
+void before_fork() { turn.lock(); }
+void in_parent() { turn.unlock(); }
+void in_child() {
+  crew = nullptr;
+  turn.unlock();
+}
+
 }  // namespace
 
 void run_with_helpers(int size, Task task, void* argument) {
-  // One call at a time; the helpers stay for the next one.
-  static std::mutex turn;
-  static Crew* crew = nullptr;  // never destroyed: a process may end while its threads sleep
+  static const int is_told_of_forks = pthread_atfork(before_fork, in_parent, in_child);
+  static_cast<void>(is_told_of_forks);
   std::lock_guard<std::mutex> guard(turn);
   if (crew == nullptr || crew->size() != size) {
     delete crew;

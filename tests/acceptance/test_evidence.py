@@ -90,6 +90,8 @@ def test_statements_keep_the_format(committed: dict[str, Any], repo_root: Path, 
             name = f"tables/{entry['name']}"
             if entry["realization"] is not None:
                 name += f"/r{entry['realization']}"
+            if "stage" in entry:
+                name += f"/s{entry['stage']}"
             assert subjects.pop(name) == entry["digest"][7:]
             table = store / "tables" / f"{entry['digest'][7:]}.parquet"
             assert table.stat().st_size == entry["size_bytes"]

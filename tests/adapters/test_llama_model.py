@@ -315,6 +315,36 @@ def test_the_native_set_is_close_to_the_reference(make_bench: Callable[..., Any]
     torch.testing.assert_close(logits, expected_logits, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(built_digest() is None, reason="the native kernels are not built")
+@pytest.mark.parametrize("group", ["residents", "rope_tables", "state"])
+def test_one_native_call_takes_no_strided_tensors(
+    make_bench: Callable[..., Any], group: str
+) -> None:
+    bench = make_bench()
+    request = bench.request()
+    config = read_config(bench.config)
+    residents = LlamaReference().ordinary(bench.root, request).residents["llama-merged-float32"]
+    groups = {
+        "residents": dict(residents),
+        "rope_tables": dict(rope_tables(config, 64)),
+        "state": {name: torch.zeros(2, 64, 2, config.head_dim) for name in ("k", "v")},
+    }
+    name, tensor = next((n, t) for n, t in groups[group].items() if t.ndim > 1)
+    groups[group][name] = tensor.mT.contiguous().mT
+    session = Session(
+        logical_state_id="state.kv", epoch=1, tensors=groups["state"], capacity_positions=64
+    )
+    with pytest.raises(InvalidInputError, match=f"not contiguous.*\n.*{name}"):
+        LlamaExecutor(
+            config=config,
+            spec=bench.whole,
+            kernel_set="native-cpu/1",
+            residents=groups["residents"],
+            rope_tables=groups["rope_tables"],
+            session=session,
+        )
+
+
 def test_an_executor_says_which_library_computes(
     make_bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

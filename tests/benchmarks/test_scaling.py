@@ -25,8 +25,8 @@ def test_the_plan_has_grown_by_that_many() -> None:
 def test_what_is_wrong_is_found_at_that_size(monkeypatch: pytest.MonkeyPatch) -> None:
     real = scaling.PassingRecord.rows
 
-    def off_by_one(self: Any, name: str, realization: int | None = None) -> list[dict[str, Any]]:
-        rows = real(self, name, realization)
+    def off_by_one(self: Any, name: str, *process: int | None) -> list[dict[str, Any]]:
+        rows = real(self, name, *process)
         rows[-1]["requested_bytes"] = 1
         return rows
 

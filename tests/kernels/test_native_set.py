@@ -1,7 +1,12 @@
 """The C++ kernels: against the oracle; alike for any instruction set, threads and neighbours."""
 
+import contextlib
 import math
+import os
 import shutil
+import signal
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +71,39 @@ def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) 
     library.library.cache_clear()
 
 
+@pytest.mark.parametrize("content", [b"", b"\x7fELF of another machine"])
+def test_what_cannot_be_loaded_is_refused(
+    content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (library, sources):
+        monkeypatch.setattr(module, "LIBRARY", tmp_path / "library.so")
+    (tmp_path / "library.so").write_bytes(content)
+    library.library.cache_clear()
+    with pytest.raises(library.MissingNativeError, match=r"cannot be loaded.*pip install"):
+        choose("linear", NATIVE, {NATIVE: 0})
+    library.library.cache_clear()
+    library.library_digest.cache_clear()
+
+
 @built
-def test_the_digest_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_digest_is_that_of_the_file_that_was_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library.library()
     before = library.library_digest()
     copy = tmp_path / "library"
     copy.write_bytes(sources.LIBRARY.read_bytes() + b"\0")
     monkeypatch.setattr(library, "LIBRARY", copy)
+    assert library.library_digest() == before  # as where another one is built meanwhile
+    library.library_digest.cache_clear()
     assert library.library_digest() != before
+    library.library_digest.cache_clear()
+
+
+def test_other_flags_make_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sources.sources_digest()
+    monkeypatch.setattr(sources, "FLAGS", (*sources.FLAGS, "-ffast-math"))
+    assert sources.sources_digest() != before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +319,29 @@ def test_many_short_calls_from_many_threads() -> None:
 
 
 @built
+def test_a_forked_process_computes_with_helpers_of_its_own() -> None:
+    x, weight = torch.randn(3, 40), torch.randn(500, 40)
+    torch.set_num_threads(4)
+    expected = linear.linear(x, weight, kernel_set=NATIVE)
+    time.sleep(0.05)  # the helpers fall asleep
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        with contextlib.suppress(BaseException):
+            for num_threads in (4, 4, 2):
+                torch.set_num_threads(num_threads)
+                for _ in range(20):
+                    assert torch.equal(linear.linear(x, weight, kernel_set=NATIVE), expected)
+                time.sleep(0.02)
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(linear.linear(x, weight, kernel_set=NATIVE), expected)
+
+
+@built
 def test_silu_from_the_smallest_to_the_largest_number() -> None:
     gate = torch.cat([torch.linspace(-110, 110, 4001), torch.tensor([1e-38, -1e-30, 3e38, -3e38])])
     exact = (gate.double() / (1 + torch.exp(-gate.double()))).float()
@@ -344,3 +398,37 @@ def test_slots_in_any_order_give_the_bits_of_positions(dtype: torch.dtype) -> No
 def test_other_numbers_than_float32_and_bfloat16_are_refused() -> None:
     with pytest.raises(ValueError, match="float16"):
         linear.linear(torch.ones(1, 2).half(), torch.ones(1, 2).half(), kernel_set=NATIVE)
+
+
+@built
+def test_what_an_address_would_misread_is_refused() -> None:
+    x, dense = torch.randn(2, 16), torch.randn(3, 16, 16)
+    with pytest.raises(ValueError, match="meta"):
+        linear.linear(x.to("meta"), dense[0].to("meta"), kernel_set=NATIVE)
+    experts, up, down = grouped_moe.select(NATIVE), packed(3, 32, 16), packed(3, 16, 16, half=True)
+    mixed = NvFp4Bank(
+        gate_up_codes=up[0],
+        gate_up_block_scales=up[1],
+        gate_up_row_scales=up[2],
+        down_codes=down[0],
+        down_block_scales=down[1],
+        down_row_scales=down[2],
+    )
+    plain = DenseBank(gate_up=torch.randn(3, 32, 16), down=dense)
+    for bank, what, index in (
+        (mixed, "one dtype", 0),
+        (DenseBank(gate_up=plain.gate_up, down=dense.mT), "contiguous", 0),
+        (DenseBank(gate_up=plain.gate_up, down=dense.bfloat16()), "float32", 0),
+        (plain, "below 3", 3),
+        (plain, "below 3", -1),
+    ):
+        with pytest.raises(ValueError, match=what):
+            experts.expert(x, bank, index)
+    assert experts.expert(x, plain, 2).shape == (2, 16)
+
+
+@built
+def test_a_sum_of_no_columns_is_the_bias(dtype: torch.dtype) -> None:
+    x, weight, bias = torch.ones(2, 0).to(dtype), torch.ones(3, 0).to(dtype), torch.randn(3)
+    out = linear.linear(x, weight, bias.to(dtype), kernel_set=NATIVE)
+    assert torch.equal(out, bias.to(dtype).expand(2, 3))

@@ -4,7 +4,6 @@ What a supervisor leaves is left in full: a record with its tables in the store 
 and the armed tables beside it. The tests decide what varies and who is killed.
 """
 
-import functools
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,13 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from armed_rows import armed_step_rows, boundary_rows, state_rows
+from armed_rows import armed_step_rows, digest, state_rows
 
+from harness.evidence.predicates import PLANTED_FAULT, Claim
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.statement import WrittenTable, record_statement
 from harness.evidence.store import Store
 from harness.evidence.tables import encode
 from harness.laboratory.cases import FrozenCase
+from harness.laboratory.claims import planned_boundaries
 from harness.plan.load import LoadedPlan, load_plan
 from harness.run.assemble import Gathered
 from harness.run.derivation import Settings
@@ -28,7 +29,6 @@ from harness.run.request import RunRequest
 from harness.run.supervisor import Completed
 
 Rows = list[dict[str, Any]]
-REPETITIONS = 2
 
 
 def altered(
@@ -91,7 +91,7 @@ class FakeRuns:
         (committed,) = Store(self._source).digests("records")
         if not Store(request.store).has("records", committed):
             shutil.copytree(self._source, request.store, dirs_exist_ok=True)
-        record = load_record(committed, Store(request.store))
+        record = _of(request, load_record(committed, Store(request.store)))
         for number in sorted(self.killed):
             record = load_record(
                 altered(record, "trials", _killed(number), realization=None), record.store
@@ -104,34 +104,58 @@ class FakeRuns:
             SimpleNamespace(
                 record=record.digest,
                 gathered=Gathered(rows=rows),
-                observed=Observed(gathered=self._armed(request, record)),
+                observed=self._armed(request, record),
                 verdict={"status": "passed"},
                 exit_code=0,
             ),
         )
 
-    def _armed(self, request: RunRequest, record: LoadedRecord) -> Gathered:
-        varies, gathered = self.varies(request), Gathered()
+    def _armed(self, request: RunRequest, record: LoadedRecord) -> Observed:
+        if request.arming is None:
+            return Observed()
+        gathered, boundaries = Gathered(), self._boundaries(request)
+        repetitions = request.arming.repetitions
         for number, steps in record.by_realization("steps").items():
             if number in self.killed:
                 continue
             tables = {
-                "boundaries": _boundaries(varies),
-                "armed_steps": armed_step_rows(steps, REPETITIONS),
-                "replay_states": state_rows(REPETITIONS),
+                "boundaries": boundaries,
+                "armed_steps": armed_step_rows(steps, repetitions),
+                "replay_states": state_rows(repetitions),
             }
             for name, rows in tables.items():
                 gathered.written.append(put_table(record.store, name, rows, number))
                 gathered.rows.setdefault(name, {})[number] = rows
-        return gathered
+        return Observed(gathered=gathered)
+
+    def _boundaries(self, request: RunRequest) -> Rows:
+        """Rows of every boundary that an armed process digests; repetitions differ, or do not."""
+        arming, varies = request.arming, self.varies(request)
+        assert arming is not None
+        rows = []
+        for repetition in range(arming.repetitions):
+            seen = False
+            for phase, step, index, name in planned_boundaries(self._plan.plan, arming):
+                seen |= varies and name == "layers.0.kv_written"
+                row = {"repetition": repetition, "phase": phase, "step": step, "boundary": index}
+                text = f"{phase} {step} {name} {repetition if seen else 0}"
+                row |= {"name": name, "dtype": "float32", "shape": [1], "bytes": 4}
+                rows.append({**row, "digest": digest(text), "is_kept": False})
+        return rows
 
 
-@functools.cache
-def _boundaries(varies: bool) -> Rows:
-    def value(repetition: int, phase: str, step: int, name: str) -> object:
-        return repetition if varies and name == "layers.0.kv_written" else ""
-
-    return boundary_rows(REPETITIONS, value=value)
+def _of(request: RunRequest, record: LoadedRecord) -> LoadedRecord:
+    """The record, had it been made by this request."""
+    said = record.predicate
+    fault = request.planted_fault
+    if request.arming is None:
+        # Whatever ran again started later.
+        said = replace(said, started_at=said.ended_at)
+    elif (fault, request.experiment) == (None, said.experiment):
+        return record
+    planted = () if fault is None else (Claim(name=PLANTED_FAULT, label="declared", detail=fault),)
+    made = replace(said, experiment=request.experiment, claims=(*said.claims, *planted))
+    return load_record(record.store.put_record(record_statement(made)), record.store)
 
 
 def _killed(number: int) -> Callable[[Rows], object]:

@@ -60,12 +60,13 @@ def localization(record: LoadedRecord) -> tuple[StudyPredicate, CaseTables]:
         experiment="tiny_llama",
         parameters={
             "arming": Arming(repetitions=2).document(),
-            "boundaries_version": "llama.boundaries/2",
+            "boundaries_version": "made-up/1",
             "planted_fault": None,
             "cases": [
                 {
                     "point": {},
                     "plan_digest": record.predicate.plan.digest,
+                    "num_realizations": 2,
                     "record": 0,
                     "audit": "passed",
                     "problem": None,

@@ -1,6 +1,7 @@
 """The laboratory's commands from end to end, over runs that no process makes."""
 
 import functools
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,11 +22,14 @@ from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate
 from harness.experiment import ExperimentConfig, compose_experiment
-from harness.laboratory.recheck import recheck_studies
+from harness.laboratory.recheck import recheck, recheck_studies
 from harness.laboratory.replay import replay
 from harness.plan.load import load_plan
+from harness.run.request import RunRequest
 
 Run = Callable[..., tuple[int, Any]]
+FEW = "--layers 0 --steps 0"
+"""Boundaries enough to see where trials differ first."""
 
 
 @functools.cache
@@ -93,11 +97,11 @@ def study_of(store: Store, answer: dict[str, Any]) -> StudyPredicate:
 
 
 def test_localize_writes_a_study_and_its_page(fake: FakeRuns, run: Run, store: Store) -> None:
-    code, answer = run("localize experiment=tiny_llama")
+    code, answer = run(f"localize experiment=tiny_llama {FEW}")
     assert (code, answer["findings"]["status"]) == (0, "stable")
     assert "stable" in Path(answer["page"]).read_text()
     fake.varies = lambda request: True
-    code, answer = run("localize experiment=tiny_llama")
+    code, answer = run(f"localize experiment=tiny_llama {FEW}")
     assert (code, answer["findings"]["status"]) == (1, "varying")
     assert answer["findings"]["cases"][0]["earliest"]["name"] == "layers.0.kv_written"
     assert recheck_studies(store) == []
@@ -105,7 +109,7 @@ def test_localize_writes_a_study_and_its_page(fake: FakeRuns, run: Run, store: S
 
 def test_a_killed_process_stays_in_the_ledger(fake: FakeRuns, run: Run, store: Store) -> None:
     fake.killed = {1}
-    code, answer = run("localize experiment=tiny_llama")
+    code, answer = run(f"localize experiment=tiny_llama {FEW}")
     (case,) = answer["findings"]["cases"]
     assert (code, case["state"]) == (0, "stable")
     assert (case["num_completed"], case["num_trials"]) == (2, 4)
@@ -115,7 +119,32 @@ def test_a_killed_process_stays_in_the_ledger(fake: FakeRuns, run: Run, store: S
     assert [row["outcome"] for row in rows] == ["completed"] * 2 + ["killed"] * 2
     assert rows[-1]["message"] == "out of memory"
     fake.killed = {0, 1}
-    assert run("localize experiment=tiny_llama")[0] == 3
+    assert run(f"localize experiment=tiny_llama {FEW}")[0] == 3
+    assert recheck_studies(store) == []
+
+
+def test_an_interrupt_leaves_a_study_of_what_had_run(
+    fake: FakeRuns, run: Run, store: Store
+) -> None:
+    def interrupt(request: RunRequest) -> bool:
+        if len(fake.requests) == 2:
+            raise KeyboardInterrupt
+        return False
+
+    fake.varies = interrupt
+    code, answer = run(f"localize experiment=tiny_llama {FEW} --num-threads 2,2,2")
+    assert (code, answer["findings"]["status"]) == (3, "not_evaluated")
+    assert [each["state"] for each in answer["findings"]["cases"]] == [
+        "stable",
+        "not_evaluated",
+        "not_evaluated",
+    ]
+    cases = study_of(store, answer).parameters["cases"]
+    assert [case["problem"] for case in cases] == [
+        None,
+        "interrupted while it ran",
+        "not begun after an interrupt",
+    ]
     assert recheck_studies(store) == []
 
 
@@ -157,7 +186,7 @@ def test_bad_input_is_one_message(
 def test_intervene_names_the_cause_with_both_counts(fake: FakeRuns, run: Run, store: Store) -> None:
     fake.varies = lambda request: request.planted_fault is not None
     arms = "--factor race:fault=null --factor threads:determinism.num_threads=1"
-    code, answer = run(f"intervene experiment=racing_thread {arms} --max-runs 5")
+    code, answer = run(f"intervene experiment=racing_thread {FEW} {arms} --max-runs 5")
     race, threads = answer["findings"]["factors"]
     assert (code, answer["findings"]["causes"]) == (0, ["race"])
     assert race["control"]["num_completed"] == race["treatment"]["num_completed"] == 8
@@ -165,11 +194,23 @@ def test_intervene_names_the_cause_with_both_counts(fake: FakeRuns, run: Run, st
     assert [each.planted_fault is None for each in fake.requests] == [False, True, True, False]
     # What was not reached says so, and is no verdict.
     assert (threads["state"], threads["reason"]) == ("not_executed", "not reached")
-    assert recheck_studies(store) == []
+    study = study_of(store, answer)
+    assert recheck(store, study) == []
+    # A treatment that is another control, and arms that change their names.
+    cases = study.parameters["cases"]
+    borrowed = [{**case, "record": cases[0]["record"]} for case in cases]
+    assert "the treatment of race changes nothing" in recheck(
+        store, with_parameters(study, cases=borrowed)
+    )
+    renamed = [{**one, "arm": two["arm"]} for one, two in itertools.pairwise(cases)]
+    assert "its runs are not in the counterbalanced order" in recheck(
+        store, with_parameters(study, cases=[*renamed, cases[-1]])
+    )
 
 
 def test_without_a_cause_nothing_is_shown(fake: FakeRuns, run: Run) -> None:
-    one = "intervene experiment=racing_thread --pairs 1 --factor threads:determinism.num_threads=1"
+    one = f"intervene experiment=racing_thread {FEW} --pairs 1"
+    one += " --factor threads:determinism.num_threads=1"
     fake.varies = lambda request: request.planted_fault is not None
     code, answer = run(one)
     assert (code, answer["findings"]["causes"]) == (3, [])
@@ -311,7 +352,6 @@ def test_a_run_that_is_not_its_campaign_s_is_found(
     store: Store,
     tmp_path: Path,
     campaign: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
     change: dict[str, Any],
     said: str,
 ) -> None:
@@ -322,3 +362,52 @@ def test_a_run_that_is_not_its_campaign_s_is_found(
     _, answer = run("campaign freeze experiment=tiny_llama", *given)
     run(f"campaign run {answer['campaign']} {path}")
     assert said in "\n".join(problem.message for problem in recheck_studies(store))
+
+
+# Lies ------------------------------------------------------------------------------------------
+
+
+def with_case(study: StudyPredicate, **changes: Any) -> StudyPredicate:
+    cases = [{**study.parameters["cases"][0], **changes}]
+    return replace(study, parameters={**study.parameters, "cases": cases})
+
+
+def with_parameters(study: StudyPredicate, **changes: Any) -> StudyPredicate:
+    return replace(study, parameters={**study.parameters, **changes})
+
+
+def test_a_study_that_lies_about_what_was_done_is_found(
+    fake: FakeRuns, run: Run, store: Store
+) -> None:
+    _, answer = run(f"localize experiment=tiny_llama {FEW} --prompt-rows 70")
+    study = study_of(store, answer)
+    arming = study.parameters["arming"]
+    assert recheck(store, study) == []
+    dropped = tuple(t for t in study.tables if (t.name, t.realization) != ("boundaries", 1))
+    lies = {
+        "experiment": replace(study, experiment="quickstart"),
+        "planted_fault": with_parameters(study, planted_fault="racing_thread"),
+        "campaign": with_parameters(study, campaign="sha256:" + "0" * 64),
+        "repetitions": with_parameters(study, arming={**arming, "repetitions": 3}),
+        "digest_kind": with_parameters(study, arming={**arming, "digest_kind": "xxh3-128"}),
+        # Filters that let more pass than was digested, so that something was left out.
+        "layers": with_parameters(study, arming={**arming, "layers": None}),
+        "steps": with_parameters(study, arming={**arming, "steps": None}),
+        "phases": with_parameters(study, arming={**arming, "phases": ["decode"]}),
+        "replay_phase": with_parameters(study, arming={**arming, "replay_phase": "decode"}),
+        "point": with_case(study, point={"prompt_rows": 71}),
+        "plan_digest": with_case(study, plan_digest="sha256:" + "0" * 64),
+        "num_realizations": with_case(study, num_realizations=9),
+        "too many processes": with_case(study, num_realizations=1 << 50),
+        "unrun": with_case(study, num_realizations=1 << 50, record=None, problem="no machine"),
+        "too many cases": with_parameters(study, cases=study.parameters["cases"] * 401),
+        "audit": with_case(study, audit="failed"),
+        "problem": with_case(study, problem="no machine"),
+        "no record": with_case(study, record=None),
+        "no case": with_parameters(study, cases=[]),
+        "a process less": replace(study, tables=dropped),
+        "no records": replace(study, records=()),
+        "status": replace(study, findings={**study.findings, "status": "varying"}),
+        "more": replace(study, findings={**study.findings, "more": 1}),
+    }
+    assert [name for name, lie in lies.items() if not recheck(store, lie)] == []

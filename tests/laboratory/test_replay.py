@@ -13,7 +13,7 @@ from harness.errors import EvidenceError, InvalidInputError
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 from harness.evidence.studies import StudyPredicate, study_predicate, study_statement
-from harness.laboratory.recheck import recheck_studies
+from harness.laboratory.recheck import recheck, recheck_studies
 from harness.laboratory.record_states import history, set_state, state_of
 from harness.laboratory.replay import replay, write_plan
 from harness.laboratory.states import (
@@ -31,6 +31,7 @@ from harness.run.request import RunRequest
 from harness.run.supervisor import Completed, check
 
 Rows = list[dict[str, Any]]
+LATER = "2027-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def replayed(record: LoadedRecord, got: str) -> tuple[str, StudyPredicate]:
 
 
 def test_a_record_that_repeats_itself_is_reproduced(record: LoadedRecord) -> None:
-    _, study = replayed(record, record.digest)
+    _, study = replayed(record, altered(record, "steps", unchanged, started_at=LATER))
     counts = study.findings["counts"]
     assert counts["not_reproduced"] == counts["inapplicable"] == 0
     num_steps = sum(len(rows) for rows in record.by_realization("steps").values())
@@ -166,6 +167,22 @@ def test_a_replay_that_says_otherwise_is_found(record: LoadedRecord) -> None:
     assert "says state is 'valid'" in problem.message
 
 
+def test_a_replay_that_lies_about_what_was_done_is_found(record: LoadedRecord) -> None:
+    store = record.store
+    _, study = replayed(record, altered(record, "steps", unchanged, started_at=LATER))
+    assert recheck(store, study) == []
+    lies = {
+        # Of a record with itself, nothing was run again.
+        "records": replace(study, records=(record.digest, record.digest)),
+        "one record": replace(study, records=study.records[:1]),
+        "experiment": replace(study, experiment="quickstart"),
+        "reproduced": replace(study, findings={**study.findings, "is_whole": False}),
+        "no table": replace(study, tables=()),
+        "no audit": replace(study, parameters={}),
+    }
+    assert [name for name, lie in lies.items() if not recheck(store, lie)] == []
+
+
 def test_the_plan_of_a_record_can_be_written_out(record: LoadedRecord, tmp_path: Path) -> None:
     path = write_plan(record, tmp_path / "out")
     assert load_plan(path).plan.digest == record.predicate.plan.digest
@@ -241,7 +258,7 @@ def test_two_states_after_the_same_one_are_no_chain(record: LoadedRecord) -> Non
 
 
 def test_a_state_by_replay_needs_a_replay_that_says_so(record: LoadedRecord) -> None:
-    digest, study = replayed(record, record.digest)
+    digest, study = replayed(record, altered(record, "steps", unchanged, started_at=LATER))
     assert study.findings["state"] == "valid"
     set_state(record, "stale", actor=REPLAY, reason="replay", evidence=digest)
     (problem,) = recheck_studies(record.store)

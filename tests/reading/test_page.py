@@ -240,7 +240,7 @@ def test_the_command_lists_what_is_found(
     assert main([*arguments, *where, "--json", "--limit", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert len(said["records"]) == 2
-    assert said["num_matching"] == 3
+    assert said["num_matching"] == 4
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(digests)} of {len(digests)} records, newest first"

@@ -11,6 +11,8 @@ from harness.adapters.families import layout_for
 from harness.evidence.declared import TABLES
 from harness.evidence.record import LoadedRecord, Rows
 from harness.evidence.verify import verify_store
+from harness.laboratory.replay import recompute_replay
+from harness.laboratory.writing import draft
 from harness.plan.checks import STAGE_CHECKS
 from harness.plan.records import CheckLimit, Checks
 from harness.reconcile.judge import judge
@@ -193,6 +195,22 @@ def test_a_table_that_two_stages_hold_must_be_one(
     assert all(d.path.startswith("tables/tensors/r0/s1") for d in verdict.differences)
 
 
+def test_a_stage_that_read_or_holds_another_stages_part_fails(passed: Any) -> None:
+    """Tables of both stages change places: nothing is missing, and each is the wrong one's."""
+    for name, check in (
+        ("fetches", "integrity.source"),
+        ("materializations", "realization.materializations"),
+        ("authorities", "realization.authorities"),
+        ("executions", "realization.executions"),
+        ("tensors", "tensors.expected"),
+        ("states", "state.selfproof"),
+        ("steps", "steps.complete"),
+    ):
+        rows = [passed.record.rows(name, 0, number) for number in (1, 0)]
+        held: dict[Place, Rows] = {(name, 0, number): rows[number] for number in (0, 1)}
+        assert check in failing(judged(passed, with_rows(passed.record, held), whole=True)), name
+
+
 def test_without_a_layout_what_stages_share_is_not_evaluated(passed: Any) -> None:
     verdict = judge(passed.plan, passed.record)
     assert verdict.status == "not_evaluated"
@@ -210,3 +228,20 @@ def test_records_without_stages_name_none(passed: Any) -> None:
     places = [(t["name"], t["realization"], t.get("stage")) for t in tables]
     keys = [tuple(-1 if part is None else part for part in place) for place in places]
     assert all(one < two for one, two in pairwise(keys))
+
+
+def test_a_replay_compares_every_stage(passed: Any) -> None:
+    record = passed.record
+    study = draft(
+        kind="replay",
+        experiment="staged",
+        parameters={},
+        records=(record.digest, record.digest),
+        command=(),
+        started_at=record.predicate.started_at,
+    )
+    rows, findings = recompute_replay(record.store, study)
+    assert findings["counts"]["not_reproduced"] == 0
+    planes = [row for row in rows if (row["table"], row["column"]) == ("steps", "plane_digest")]
+    assert len({row["place"] for row in planes}) == len(planes) == 2 * (2 + 3 * 4)
+    assert {row["place"].split()[0] for row in planes} == {"stage=0", "stage=1"}

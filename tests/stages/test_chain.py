@@ -116,10 +116,10 @@ def cast(stage: Stage) -> None:
     ("change", "named"),
     [
         (cast, "dtype bfloat16 instead of float32"),
-        (lambda stage: setattr(stage, "_nonce", 6), "the nonce of another run"),
-        (lambda stage: setattr(stage, "_session", 7), "session 7 instead of 1"),
+        (lambda stage: setattr(stage._wire, "_nonce", 6), "the nonce of another run"),
+        (lambda stage: setattr(stage._wire, "session", 7), "session 7 instead of 1"),
         (
-            lambda stage: stage._sequences.update({("sent", 1): 4}),
+            lambda stage: stage._wire._sequences.update({("sent", 1): 4}),
             "sequence 4 instead of 1",
         ),
     ],

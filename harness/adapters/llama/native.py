@@ -21,6 +21,7 @@ import kernels.linear.native as linear
 import kernels.rms_norm.native as rms_norm
 import kernels.rope.native as rope
 from harness.adapters.llama.config import LlamaConfig
+from harness.errors import InvalidInputError
 from harness.realize.adapter import Tap
 from kernels.native.calls import ordered_columns
 from kernels.native.program import Buffer, Program
@@ -48,7 +49,12 @@ class NativeLayers:
         rope_tables: Mapping[str, torch.Tensor],
         cache: Mapping[str, torch.Tensor],
     ) -> None:
-        """Lay out every layer's operations over tensors whose geometry was checked."""
+        """Lay out every layer's operations over tensors whose geometry was checked.
+
+        Raises:
+            InvalidInputError: Listing every tensor that is strided: operations take addresses.
+        """
+        _require_contiguous(residents, rope_tables, cache)
         self._config = config
         self._k, self._v = cache["k"], cache["v"]
         self._cos, self._sin = rope_tables["cos"], rope_tables["sin"]
@@ -201,12 +207,19 @@ class NativeLayers:
         return _Marks(begin=begin, stored=stored, attended=attended, end=end)
 
 
+def _require_contiguous(*groups: Mapping[str, torch.Tensor]) -> None:
+    strided = {n for group in groups for n, tensor in group.items() if not tensor.is_contiguous()}
+    if strided:
+        raise InvalidInputError("tensors are not contiguous", got=", ".join(sorted(strided)))
+
+
 class NativeHead:
     """The last norm and the head, over one row, in one call."""
 
     def __init__(self, norm: torch.Tensor, eps: float, table: torch.Tensor) -> None:
         """Lay out the operations over the norm's weight [H] and the head's [V, H]."""
         self._program = Program()
+        self._held = norm, table  # operations name tensors by address
         size, dtype = norm.shape[0], norm.dtype
         self._hidden = self._program.buffer(size, dtype)
         self._normed = self._program.buffer(size, dtype)

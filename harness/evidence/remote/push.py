@@ -63,8 +63,10 @@ def _sender(
     store: Store, remote: Remote, size_of: Callable[[str], int | None]
 ) -> Callable[[Named, bytes | None], bool]:
     def send(file: Named, data: bytes | None) -> bool:
-        size = store.size(file.kind, file.digest)
-        if _is_there(remote, file.name, size, size_of(file.name)):
+        size, found = store.size(file.kind, file.digest), size_of(file.name)
+        if found not in (None, size):
+            store.read(file.kind, file.digest)  # says so when it is the file here that is damaged
+        if _is_there(remote, file.name, size, found):
             return False
         remote.put(file.name, store.read(file.kind, file.digest) if data is None else data)
         return True

@@ -39,21 +39,24 @@ def _inputs(context: RuleContext) -> Iterator[Finding]:
 
 def _cycles(context: RuleContext) -> Iterator[Finding]:
     # States are taken away once all their inputs are; what is left lies on or behind a cycle.
-    waiting = {
-        state.id: {name for name in state.reconstruction_inputs or () if name in context.states}
-        for state in context.plan.logical_state_units
-    }
+    waiting: dict[str, set[str]] = {}
+    for state in context.plan.logical_state_units:
+        inputs = {name for name in state.reconstruction_inputs or () if name in context.states}
+        if inputs:
+            waiting[state.id] = inputs
+        else:
+            waiting.pop(state.id, None)
     users: dict[str, list[str]] = {}
     for name, inputs in waiting.items():
         for each in inputs:
             users.setdefault(each, []).append(name)
-    ready = [name for name, inputs in waiting.items() if not inputs]
+    ready = [name for name in users if name not in waiting]
     while ready:
         done = ready.pop()
-        del waiting[done]
         for user in users.get(done, ()):
             waiting[user].discard(done)
             if not waiting[user]:
+                del waiting[user]
                 ready.append(user)
     for index, state in enumerate(context.plan.logical_state_units):
         if state.id in waiting:

@@ -205,6 +205,23 @@ def test_a_push_overwrites_nothing_and_names_what_is_in_its_place(
     assert not (folder.root / "log").exists()
 
 
+def test_a_file_that_is_damaged_here_is_not_sent_and_not_blamed_on_the_other_side(
+    filled: Store, folder: FolderRemote
+) -> None:
+    push_all(filled, folder)
+    record = filled.digests("records")[0]
+    table = table_of(filled.root, record)
+    data = table.read_bytes()
+    for damaged in (data + b"?", data[:-1] + b"?"):
+        table.write_bytes(damaged)
+        (folder.root / "tables" / table.name).unlink(missing_ok=True)
+        if len(damaged) > len(data):
+            (folder.root / "tables" / table.name).write_bytes(data)
+        refused = push_all(filled, folder).refused
+        assert any("file was changed" in text and str(table) in text for text in refused)
+        assert not any("holds something else" in text for text in refused)
+
+
 @dataclass(frozen=True)
 class Liar:
     """Says of every name that it is there, in any size, and gives the same bytes without end."""
