@@ -164,6 +164,13 @@ def test_the_committed_plan_keeps_every_rule(
             ["$.timeouts.stage_wait_s: 601 s is more than stage_start_s, 600 s [stages]"],
         ),
         (
+            lambda d: d["timeouts"].update(stage_wait_s=2**53 - 1, stage_start_s=2**53 - 1),
+            [
+                "$.timeouts.stage_start_s: 9007199254740991 s is more than 604800 s, a week",
+                "$.timeouts.stage_wait_s: 9007199254740991 s is more than 604800 s, a week",
+            ],
+        ),
+        (
             lambda d: d["workload"].update(fresh_realizations=3),
             ["$.workload.fresh_realizations: 3 stages in 3 realizations are more than the 8"],
         ),

@@ -26,6 +26,8 @@ STAGES = "stages"
 LINKS = "stage-links"
 MAX_PROCESSES = 8
 """Stages times fresh realizations."""
+MAX_WAIT_S = 7 * 24 * 3600
+"""Longest wait of one stage for another; clocks of a machine do not count without end."""
 _STAGE_LINKS = (PROCESS_BOUNDARY, TOKEN_RETURN)
 _OF_ONE_PROCESS: Sequence[Callable[[RuleContext], Iterator[Finding]]] = (
     residency_rules,
@@ -183,6 +185,9 @@ def _timeouts(plan: Plan) -> Iterator[Finding]:
     for name, value in (("stage_wait_s", wait), ("stage_start_s", start)):
         if value is None:
             message = "is absent; a wait for another stage must have a bound"
+            yield Finding(path=f"$.timeouts.{name}", rule=STAGES, message=message)
+        elif value > MAX_WAIT_S:
+            message = f"{value} s is more than {MAX_WAIT_S} s, a week"
             yield Finding(path=f"$.timeouts.{name}", rule=STAGES, message=message)
     if wait is not None and start is not None and wait > start:
         message = f"{wait} s is more than stage_start_s, {start} s"
