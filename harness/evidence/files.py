@@ -62,11 +62,18 @@ def read_regular(path: Path, *, max_bytes: int) -> bytes:
 
 
 def refuse_linked_folder(folder: Path) -> None:
-    """Raise when ``folder`` exists and is anything but a real folder."""
+    """Raise when ``folder`` exists, or is below what exists, and is anything but a real folder."""
     try:
         mode = folder.lstat().st_mode
     except FileNotFoundError:
         return
+    except NotADirectoryError as error:
+        raise EvidenceError(
+            "not a folder of a store",
+            expected="a folder",
+            got="a file where one of the folders above it should be",
+            where=str(folder),
+        ) from error
     if not stat.S_ISDIR(mode):
         got = "a symbolic link" if stat.S_ISLNK(mode) else "something else"
         raise EvidenceError(

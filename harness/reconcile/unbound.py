@@ -91,8 +91,7 @@ EVICTED_COLUMNS: Mapping[str, Mapping[str, str]] = {
 
 STAGE_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "stage_greetings": {
-        "nonce": "one for all stages of a realization, another for each realization",
-        "width": "one for all stages",
+        "nonce": "hexadecimal; one for all stages of a realization, another for each realization",
     },
     "stage_times": dict.fromkeys(
         ("received_ns", "compute_ns", "sent_ns", "digest_ns"), "at least 0"

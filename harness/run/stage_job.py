@@ -14,6 +14,7 @@ from typing import Any
 from harness.canonical import canonical_bytes, read_json, write_durable
 from harness.errors import InvalidInputError
 from harness.plan.records import ModelRange
+from harness.plan.rules.stages import MAX_WAIT_S
 
 MAX_JOB_BYTES = 1 << 16
 REPORT_FILE = "stage.json"
@@ -123,6 +124,8 @@ def _problems(document: Any) -> list[str]:
         problems.append("nonce: not 32 hex digits")
     if not 0 < document["timeout_s"] <= document["start_timeout_s"]:
         problems.append("timeout_s: expected more than 0, and at most start_timeout_s")
+    if document["start_timeout_s"] > MAX_WAIT_S:
+        problems.append(f"start_timeout_s: expected at most {MAX_WAIT_S}, a week")
     if not 0 <= document["port"] < 1 << 16:
         problems.append("port: none")
     return problems

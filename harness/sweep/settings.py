@@ -78,4 +78,14 @@ def _faults(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, kinds in (("folder", str), ("address", str | None), ("parameters", dict)):
         if name in given and not isinstance(given[name], kinds):
             found.append((name, "has another type"))
+        elif name == "folder" and name in given and not _is_folder_name(given[name]):
+            found.append((name, "names no folder"))
     return found
+
+
+def _is_folder_name(text: str) -> bool:
+    try:
+        Path(text).expanduser()
+    except RuntimeError:  # There is no such user.
+        return False
+    return "\0" not in text

@@ -107,6 +107,15 @@ def test_other_bytes_under_a_name_are_never_overwritten(store: Store) -> None:
         assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(EvidenceError, match="not a folder of a store"):
+            Store(root).put_plan(b"plan")
+        with pytest.raises(EvidenceError, match="not a folder of a store"):
+            Store(root).digests("studies")
+
+
 def test_a_linked_folder_is_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (store.root / "plans").symlink_to(tmp_path / "other")

@@ -164,6 +164,13 @@ def test_the_committed_plan_keeps_every_rule(
             ["$.timeouts.stage_wait_s: 601 s is more than stage_start_s, 600 s [stages]"],
         ),
         (
+            lambda d: d["timeouts"].update(stage_wait_s=2**53 - 1, stage_start_s=2**53 - 1),
+            [
+                "$.timeouts.stage_start_s: 9007199254740991 s is more than 604800 s, a week",
+                "$.timeouts.stage_wait_s: 9007199254740991 s is more than 604800 s, a week",
+            ],
+        ),
+        (
             lambda d: d["workload"].update(fresh_realizations=3),
             ["$.workload.fresh_realizations: 3 stages in 3 realizations are more than the 8"],
         ),
@@ -271,3 +278,18 @@ def test_a_plan_with_stages_reads_back_as_it_was_written(committed: LoadedPlan) 
     document["digest"] = plan_digest(document)
     with pytest.raises(PlanError, match="not a valid plan"):
         parse_plan(plan_file_bytes(document), where="one stage")
+
+
+def test_a_chain_of_no_stages_is_a_finding_not_a_crash(
+    committed: LoadedPlan, manifest: tuple[ManifestEntry, ...]
+) -> None:
+    plan = replace(committed, plan=replace(committed.plan, stages=()))
+    messages = [
+        each.message
+        for each in check_plan(plan, environment=None, support=LAYOUT, manifest=manifest)
+    ]
+    assert any("execution of no stage" in message for message in messages)
+
+
+def test_without_a_manifest_no_stage_is_said_to_lack_tensors(committed: LoadedPlan) -> None:
+    assert check_plan(committed, environment=None, support=LAYOUT, manifest=None) == []

@@ -128,6 +128,24 @@ def test_another_value_of_a_column_is_found(passed: Any, name: str, column: str)
             assert any(d.path.startswith((place, heard)) for d in verdict.differences)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("width", 0), ("width", 63), ("nonce", ""), ("nonce", "f" * 31), ("nonce", "F" * 32)],
+)
+def test_what_all_stages_say_alike_is_held_against_the_reference_and_its_form(
+    passed: Any, column: str, value: object
+) -> None:
+    held: dict[Place, Rows] = {
+        ("stage_greetings", 0, stage): [
+            row | {column: value} for row in passed.record.rows("stage_greetings", 0, stage)
+        ]
+        for stage in (0, 1)
+    }
+    verdict = judged(passed, with_rows(passed.record, held))
+    assert failing(verdict) == {"stages.complete"}
+    assert all(d.path.endswith(f".{column}") for d in verdict.differences)
+
+
 def test_a_negative_time_is_found(passed: Any) -> None:
     rows = [dict(row) for row in passed.record.rows("stage_times", 0, 1)]
     rows[2]["received_ns"] = -1

@@ -33,6 +33,8 @@ def test_a_relative_folder_starts_where_it_is_told_to(tmp_path: Path) -> None:
         ({"kind": "joblib", "num_jobs": 10**9}, "num_jobs: 1000000000 is no number"),
         ({"kind": "submitit", "executor": "debug"}, "executor: 'debug' is none of"),
         ({"kind": "submitit", "folder": 3}, "folder: 3 has another type"),
+        ({"kind": "submitit", "folder": "~nobody-by-that-name/a"}, "names no folder"),
+        ({"kind": "submitit", "folder": "a\0b"}, "names no folder"),
         ({"kind": "submitit", "parameters": [], "timeout_min": 0}, "timeout_min: 0"),
         ({"kind": "ray", "address": 7}, "address: 7 has another type"),
     ],

@@ -14,6 +14,7 @@ from harness.evidence.remote.objects import ObjectRemote
 from harness.evidence.remote.remote import Remote, reaching
 
 _URL = re.compile(r"\A([a-z][a-z0-9+.\-]*)://(.*)\Z", re.DOTALL)
+_ALMOST = re.compile(r"\A(?:s3|hf|file):", re.IGNORECASE)
 _PATH = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._@\-]*(?:/[A-Za-z0-9_@=+\-][A-Za-z0-9._@=+\-]*)*\Z")
 _PACKAGES = {"s3": ("fsspec", "s3fs"), "hf": ("fsspec", "huggingface_hub")}
 _HUB_PATH = re.compile(r"\Adatasets/[^/]+/[^/]+")
@@ -51,7 +52,8 @@ def is_address(text: str) -> bool:
 
 
 def _folder(text: str) -> Path:
-    if not text or "\0" in text or "://" in text:
+    # What was meant as an address is not the name of a folder to be made here.
+    if not text or "\0" in text or "://" in text or _ALMOST.match(text):
         got = _without_secret(repr(text))
         raise InvalidInputError("not the address of a remote store", expected=_HINT, got=got)
     return Path(text)

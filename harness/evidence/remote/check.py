@@ -168,6 +168,9 @@ def _shards(remote: Remote, sound: dict[str, _Hashed], known: list[Problem]) -> 
         except EvidenceError as error:
             yield _problem(remote, name, "unsafe", one_line(error))
             continue
+        if shard.torn:
+            text = f"ends in {len(shard.torn)} bytes that are no whole line"
+            yield _problem(remote, name, "torn", text)
         for index, leaf in enumerate(shard.leaves()):
             if leaf is None:
                 yield _problem(remote, name, "invalid", f"no leaf in line {index + 1}")

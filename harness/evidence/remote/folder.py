@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.canonical import make_durable_folder, sync_folder, write_durable
 from harness.errors import EvidenceError
 from harness.evidence.files import open_regular, refuse_linked_folder, writing
-from harness.evidence.remote.remote import MAX_NAMES, PIECE_BYTES, reaching, too_many
+from harness.evidence.remote.remote import MAX_NAMES, NO_FILE, PIECE_BYTES, reaching, too_many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class FolderRemote:
         return str(self.root)
 
     def names(self, folder: str) -> dict[str, int]:
-        """Regular files of one folder."""
+        """Everything in one folder; what is no regular file has the size ``NO_FILE``."""
         path = self.root / folder
         with reaching(str(path)):
             refuse_linked_folder(path)
@@ -39,7 +39,7 @@ class FolderRemote:
                 listed = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
             if len(listed) > MAX_NAMES:
                 raise too_many(self.url, folder)
-            sizes = {name: _size(path / name) for name in listed}
+            sizes = {name: _listed_size(path / name) for name in listed}
         return {name: size for name, size in sizes.items() if size is not None}
 
     def size(self, name: str) -> int | None:
@@ -79,6 +79,12 @@ class FolderRemote:
                 _replace(path, data)
             else:
                 write_durable(path, data)
+
+
+def _listed_size(path: Path) -> int | None:
+    """Size of a regular file, or ``NO_FILE``; ``None`` for what is gone by now."""
+    size = _size(path)
+    return NO_FILE if size is None and os.path.lexists(path) else size
 
 
 def _size(path: Path) -> int | None:

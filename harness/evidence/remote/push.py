@@ -11,7 +11,7 @@ from harness.errors import EvidenceError
 from harness.evidence.files import read_regular
 from harness.evidence.record import LoadedRecord, verdicts_of
 from harness.evidence.references import STATEMENT_TYPES
-from harness.evidence.remote.remote import Remote, where
+from harness.evidence.remote.remote import NO_FILE, Remote, where
 from harness.evidence.remote.shards import push_shards
 from harness.evidence.remote.signatures import signature_names
 from harness.evidence.remote.transfer import Named, Transfer, transfer
@@ -80,7 +80,7 @@ def _is_there(remote: Remote, name: str, size_bytes: int, found_bytes: int | Non
     raise EvidenceError(
         "the remote store holds something else under this name",
         expected=f"{size_bytes} bytes",
-        got=f"{found_bytes} bytes",
+        got="no regular file" if found_bytes == NO_FILE else f"{found_bytes} bytes",
         where=where(remote, name),
         hint="`harness evidence verify` of the remote store names every damaged file; remove it",
     )

@@ -14,6 +14,8 @@ PIECE_BYTES = 8 << 20
 """Most bytes that are asked for at once."""
 MAX_NAMES = 2_000_000
 """Most names of one folder."""
+NO_FILE = -1
+"""Size of a name at which no regular file is, but a link, a pipe or a folder."""
 _MAX_REASON_CHARS = 300
 
 
@@ -25,7 +27,11 @@ class Remote(Protocol):
         """Where it is, without secrets."""
 
     def names(self, folder: str) -> dict[str, int]:
-        """Sizes in bytes by the names inside one folder; empty when there is no such folder."""
+        """Sizes in bytes by the names inside one folder; empty when there is no such folder.
+
+        What is no regular file is listed, too, with the size ``NO_FILE``: it is for the reader to
+        refuse, not to be passed over.
+        """
 
     def size(self, name: str) -> int | None:
         """Size in bytes of ``folder/name``, or ``None`` when there is nothing."""
@@ -94,7 +100,7 @@ def reaching(place: str) -> Iterator[None]:
         yield
     except HarnessError:
         raise
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise EvidenceError(
             "nothing is there",
             got=_reason(error),

@@ -26,6 +26,8 @@ STAGES = "stages"
 LINKS = "stage-links"
 MAX_PROCESSES = 8
 """Stages times fresh realizations."""
+MAX_WAIT_S = 7 * 24 * 3600
+"""Longest wait of one stage for another; clocks of a machine do not count without end."""
 _STAGE_LINKS = (PROCESS_BOUNDARY, TOKEN_RETURN)
 _OF_ONE_PROCESS: Sequence[Callable[[RuleContext], Iterator[Finding]]] = (
     residency_rules,
@@ -54,8 +56,8 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
     if plan.workload is not None and plan.workload.decode_mode == RECORDED:
         message = "steps of a plan with stages are not recorded"
         yield Finding(path="$.workload.decode_mode", rule=STAGES, message=message)
-    # Only a range of layers that are there has tensors.
-    yield from _parts(context, has_ranges=not ranges)
+    # Only a range of layers that are there has tensors, and only a manifest tells them.
+    yield from _parts(context, has_tensors=not ranges and context.manifest is not None)
 
 
 def _placed_items(plan: Plan) -> Iterator[tuple[str, Materialization | Execution]]:
@@ -145,7 +147,7 @@ def _links(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
     """One boundary between neighbours, one way back for tokens, and no other."""
     ids = [stage.id for stage in stages]
     wanted = [(PROCESS_BOUNDARY, one, other) for one, other in pairwise(ids)]
-    if plan.adapter_data.spec.owns_final_norm_head:
+    if ids and plan.adapter_data.spec.owns_final_norm_head:
         wanted.append((TOKEN_RETURN, ids[-1], ids[0]))
     there: Counter[tuple[str, str, str]] = Counter()
     for index, link in enumerate(plan.resources.links):
@@ -184,13 +186,16 @@ def _timeouts(plan: Plan) -> Iterator[Finding]:
         if value is None:
             message = "is absent; a wait for another stage must have a bound"
             yield Finding(path=f"$.timeouts.{name}", rule=STAGES, message=message)
+        elif value > MAX_WAIT_S:
+            message = f"{value} s is more than {MAX_WAIT_S} s, a week"
+            yield Finding(path=f"$.timeouts.{name}", rule=STAGES, message=message)
     if wait is not None and start is not None and wait > start:
         message = f"{wait} s is more than stage_start_s, {start} s"
         yield Finding(path="$.timeouts.stage_wait_s", rule=STAGES, message=message)
 
 
-def _parts(context: RuleContext, *, has_ranges: bool) -> Iterator[Finding]:
-    support = context.support if has_ranges else None
+def _parts(context: RuleContext, *, has_tensors: bool) -> Iterator[Finding]:
+    support = context.support if has_tensors else None
     keys = support if isinstance(support, RangeKeys) else None
     manifest = context.manifest if keys is not None else None
     for view in stage_views(context.plan, keys, manifest):

@@ -4,6 +4,7 @@ Each stage's own realization is judged like a process that runs alone; here one 
 held against another's, and both against the plan.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
 
 OPEN, PLANE, TOKEN, RESTORE = "open", "plane", "token", "restore"
+_NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
 _TIMES = ("received_ns", "compute_ns", "sent_ns", "digest_ns")
 
 
@@ -99,6 +101,7 @@ def _steps(
 def complete(subject: Subject, findings: Findings) -> None:
     """Each stage met all others, as the plan has them, under one nonce made for one realization."""
     plan, stages = subject.plan, _stages(subject, findings)
+    widths = [_width(subject, findings, number) for number in range(len(stages))]
     nonces: dict[str, str] = {}
     for realization in range(subject.view.num_realizations if stages else 0):
         lead: KeyedRows | None = None
@@ -106,7 +109,10 @@ def complete(subject: Subject, findings: Findings) -> None:
             table = subject.view.table(findings, "stage_greetings", realization, number)
             if table is None:
                 continue
-            expected = {(n,): _greeting(subject, n, stage) for n, stage in enumerate(stages)}
+            expected = {
+                (n,): {**_greeting(subject, n, stage), "width": widths[n]}
+                for n, stage in enumerate(stages)
+            }
             findings.match(table, expected, rows_noun="a stage's greeting")
             lead = lead or table
             _as_lead(findings, table, lead)
@@ -115,6 +121,8 @@ def complete(subject: Subject, findings: Findings) -> None:
             path = f"{lead.path((0,))}.nonce"
             before = nonces.setdefault(first["nonce"], path)
             findings.require(before == path, path, f"a nonce other than {before}", "the same")
+            is_nonce = _NONCE.match(first["nonce"]) is not None
+            findings.require(is_nonce, path, "32 hexadecimal digits", first["nonce"])
     steps = dict(step_keys(plan))
     for _realization, table in subject.view.each(findings, "stage_times"):
         findings.match(table, {key: {} for key in steps}, rows_noun="the times of a step")
@@ -149,13 +157,13 @@ def _greeting(subject: Subject, number: int, stage: Stage) -> Row:
 
 
 def _as_lead(findings: Findings, table: KeyedRows, lead: KeyedRows) -> None:
-    """Each stage heard of all stages what the first one heard, and all share what they must."""
+    """Each stage heard of all stages what the first one heard, and all share one nonce."""
     first = lead.rows.get((0,))
     for key, row in table.rows.items():
         if key in lead.rows:
             findings.columns(table.path(key), lead.rows[key], row, origin=lead.path(key))
         if first is not None:
-            shared = {column: first[column] for column in ("nonce", "width")}
+            shared = {"nonce": first["nonce"]}
             findings.columns(table.path(key), shared, row, origin=lead.path((0,)))
 
 

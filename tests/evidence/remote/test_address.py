@@ -32,6 +32,8 @@ def test_a_folder(address: str) -> None:
         "hf://owner/name",
         "hf://datasets/owner",
         "a\0b",
+        "s3:/bucket/x",
+        "HF:datasets/owner/name",
     ],
 )
 def test_what_is_no_address_is_refused_and_no_secret_is_repeated(address: str) -> None:

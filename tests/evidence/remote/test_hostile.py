@@ -157,6 +157,38 @@ def test_a_signature_of_something_else_is_refused(
     assert not (back.root / "signatures").exists()
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("name", [f"records/{'a' * 64}.json", f"log/{'b' * 32}.jsonl"])
+def test_what_is_no_file_is_not_passed_over(
+    make: Callable[[Path], None], name: str, filled: Store, folder: FolderRemote, tmp_path: Path
+) -> None:
+    push_all(filled, folder)
+    make(folder.root / name)
+    (refused,) = pull_all(folder, Store(tmp_path / "back")).refused
+    assert name in refused
+    (problem,) = check_remote(folder).problems
+    assert (problem.path, problem.kind) == (f"{folder.url}/{name}", "unsafe")
+
+
+def test_a_push_does_not_take_what_is_no_file_for_a_copy(
+    filled: Store, folder: FolderRemote
+) -> None:
+    name = f"records/{filled.digests('records')[0][7:]}.json"
+    (folder.root / name).mkdir(parents=True)
+    refused = push_all(filled, folder).refused
+    assert any(name in text and "no regular file" in text for text in refused)
+
+
+def test_a_shard_that_ends_in_a_part_of_a_line_is_named(
+    filled: Store, folder: FolderRemote, tmp_path: Path
+) -> None:
+    push_all(filled, folder)
+    (shard,) = (folder.root / "log").iterdir()
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert [each.kind for each in check_remote(folder).problems] == ["torn"]
+    assert shard.name in "".join(pull_all(folder, Store(tmp_path / "back")).refused)
+
+
 @pytest.mark.parametrize("wrong", [b"", b"short", b"longer than any statement" * 3000])
 def test_a_push_overwrites_nothing_and_names_what_is_in_its_place(
     wrong: bytes, filled: Store, folder: FolderRemote
