@@ -148,6 +148,7 @@ def lint_imports(source: Path) -> tuple[int, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_import_contracts_hold(repo_root: Path, tmp_path: Path) -> None:
     code, text = lint_imports(copy_of_the_source(repo_root, tmp_path / "source"))
     assert code == 0, text
