@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from harness.errors import EvidenceError
 from harness.evidence.files import OPEN_FLAGS, open_regular
+from harness.evidence.redact import escape_terminal
 
 TEMPORARY = re.compile(r"\A\..+\.(\d{1,10})\.[0-9a-f]{8}\.tmp\Z")
 _CLOCK_SLACK_S = 2.0
@@ -37,7 +38,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message} [{self.kind}]"
+        # One line, whatever a file is called.
+        return f"{escape_terminal(self.path)}: {escape_terminal(self.message)} [{self.kind}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -375,6 +375,9 @@ def test_no_store_and_an_empty_store(tmp_path: Path) -> None:
 def test_a_problem_is_one_line() -> None:
     text = str(Problem(path="a/b", kind="extra", message="does not belong"))
     assert text == "a/b: does not belong [extra]"
+    forged = str(Problem(path="a\nb: fine", kind="extra", message="is\x1b[2K not"))
+    assert "\n" not in forged
+    assert "\x1b" not in forged
 
 
 def test_plans_are_verified_along(filled: Store, tmp_path: Path) -> None:
