@@ -19,7 +19,7 @@ from harness.laboratory.campaign import freeze_campaign, open_holdout, with_open
 from harness.laboratory.compare import TrialReference, compare
 from harness.laboratory.corpora import Holdout, Manifest
 from harness.laboratory.recheck import recheck_studies
-from harness.laboratory.record_states import set_state
+from harness.laboratory.record_states import set_state, state_of
 from harness.laboratory.states import PERSON
 
 NOBODY = Identity(home="/nonexistent", user="", hosts=())
@@ -61,6 +61,13 @@ def test_a_state_takes_those_before_it_along(record: LoadedRecord, target: Store
     second = set_state(record, "valid", actor=PERSON, reason="it was unfounded")
     assert lineage(record.store, second) == [first, second]
     assert promoted(record.store, second, target) == {first, second}
+
+
+def test_a_record_takes_its_states_along(record: LoadedRecord, target: Store) -> None:
+    set_state(record, "suspended", actor=PERSON, reason="a doubt")
+    place = ["--store", str(record.store.root), "--to", str(target.root)]
+    assert main(["evidence", "promote", record.digest, *place]) == 0
+    assert state_of(load_record(record.digest, target)) == "suspended"
 
 
 def test_a_campaign_s_run_takes_campaign_and_opening_along(evidence: Store, target: Store) -> None:
