@@ -12,7 +12,12 @@ from harness.run.processes import Child, child_environment
 CHILD = "from harness.run.child import run_child; run_child(lambda: 0)"
 
 
-@pytest.mark.parametrize(("parent", "code"), [(os.getpid(), 0), (1 << 22, -9), (None, 0)])
+@pytest.mark.parametrize(
+    ("parent", "code"),
+    [(os.getpid(), 0), (1 << 22, -9), (None, 0)],
+    # Processes that run tests side by side must call them alike.
+    ids=["there", "gone", "not told"],
+)
 def test_a_child_whose_parent_ended_while_it_started_ends_as_well(
     parent: int | None, code: int
 ) -> None:
