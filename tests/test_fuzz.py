@@ -46,7 +46,7 @@ def run_child(repo_root: Path, progress: Path, parser: str) -> subprocess.Comple
     ("parser", "code", "told"),
     [
         pytest.param("def broken(data): return len(data)", 0, "", marks=pytest.mark.slow),
-        ("def broken(data): return bytearray(fuzz.MEMORY_BYTES)", 1, "MemoryError"),
+        ("def broken(data): return bytearray(2 * fuzz.MEMORY_BYTES)", 1, "MemoryError"),
         ("def broken(data): time.sleep(30)", -signal.SIGALRM, ""),
         pytest.param("def broken(data): os.abort()", -signal.SIGABRT, "", marks=pytest.mark.slow),
     ],

@@ -86,6 +86,7 @@ def put_localization(record: LoadedRecord, **changes: Any) -> str:
         put("replay_states", [], number)
     plan = record.predicate.plan.digest
     case = {"point": {"chunk_rows": 7}, "plan_digest": plan, "record": 0, "audit": "passed"}
+    case["num_realizations"] = 2
     study = StudyPredicate(
         kind="localization",
         experiment="tiny_llama",

@@ -10,6 +10,7 @@ import pytest
 from harness.adapters.families import layout_for
 from harness.evidence.declared import TABLES
 from harness.evidence.record import LoadedRecord, Rows
+from harness.evidence.statement import record_statement
 from harness.evidence.verify import verify_store
 from harness.laboratory.replay import recompute_replay
 from harness.laboratory.writing import draft
@@ -233,11 +234,12 @@ def test_records_without_stages_name_none(passed: Any) -> None:
 
 def test_a_replay_compares_every_stage(passed: Any) -> None:
     record = passed.record
+    again = record_statement(replace(record.predicate, experiment="again"))
     study = draft(
         kind="replay",
         experiment="staged",
         parameters={},
-        records=(record.digest, record.digest),
+        records=(record.digest, record.store.put_record(again)),
         command=(),
         started_at=record.predicate.started_at,
     )
