@@ -40,7 +40,8 @@ JOB = StageJob(
         ((2,), 1, "killed-in-load", "killed by SIGKILL"),
         ((2,), 1, "killed-in-prefill", "killed by SIGKILL"),
         ((2,), 0, "killed-in-decode", "killed by SIGKILL"),
-        ((2, 3), 1, "hangs-in-decode", "had not ended"),
+        # Whole runs in stages hang in CI as well.
+        pytest.param((2, 3), 1, "hangs-in-decode", "had not ended", marks=pytest.mark.long),
     ],
 )
 def test_a_lost_stage_ends_the_chain_and_is_named(
