@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.decode import SMOLLM2_135M, Timings, make_request, run_harness, write_random
+from benchmarks.random_model import SMOLLM2_135M, Timings, make_request, run, write_random
 from harness.adapters.llama.layout import LlamaLayout
 from harness.adapters.llama.reference import LlamaReference
 from harness.realize.adapter import StepOutput
@@ -99,12 +99,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
     timings = {name: Timings() for name in contenders}
     for each in contenders.values():
-        run_harness(each, request, Timings(), None)  # first calls allocate
+        run(each, request, Timings())  # first calls allocate
     gc.disable()
     for _ in range(args.rounds):
         for name, each in contenders.items():
             gc.collect()
-            run_harness(each, request, timings[name], None)
+            run(each, request, timings[name])
     if len({tuple(one.tokens) for one in timings.values()}) != 1:
         raise RuntimeError("an armed run chose other tokens than the unarmed one")
     summary = {
