@@ -29,9 +29,10 @@ def load(checkpoint: str, dtype: str, threads: int, positions: int) -> dict[str,
     model = vllm.LLM(
         model=checkpoint,
         dtype=dtype,
-        max_model_len=positions,
+        # The last token counts here, though no step follows it.
+        max_model_len=positions + 1,
         max_num_seqs=1,
-        max_num_batched_tokens=positions,
+        max_num_batched_tokens=positions + 1,
         enable_prefix_caching=False,
         seed=0,
     )

@@ -55,3 +55,12 @@ def test_equal_nans_are_equal_bits_and_counted() -> None:
 def test_other_geometry_is_an_error(other: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="expected"):
         compare(torch.zeros(4), other)
+
+
+@pytest.mark.parametrize("place", [0, 16_383, 16_384, 40_000])
+def test_one_bit_anywhere_is_found(place: int) -> None:
+    a = torch.ones(40_001)
+    b = a.clone()
+    b[place] = math.nextafter(1.0, 2.0)
+    b.view(torch.int32)[place] += 1
+    assert compare(a, b).num_different == 1

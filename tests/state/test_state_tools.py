@@ -101,3 +101,14 @@ def test_accounting_does_not_see_numpy() -> None:
     mirror = np.ones(1 << 20, dtype=np.uint8)
     assert accounting.unplanned_bytes([]) == 0
     assert mirror.nbytes == 1 << 20
+
+
+@pytest.mark.parametrize("place", [0, 16_383, 16_384, 40_000])
+@pytest.mark.parametrize(("value", "counts"), [(float("nan"), (1, 0)), (float("-inf"), (0, 1))])
+def test_one_that_is_not_finite_is_counted_anywhere(
+    place: int, value: float, counts: tuple[int, int]
+) -> None:
+    tensor = torch.zeros(40_001, dtype=torch.bfloat16)
+    tensor[place] = value
+    assert count_non_finite(tensor) == counts
+    assert count_non_finite(torch.empty(0)) == (0, 0)
