@@ -49,7 +49,7 @@ verify: environment ## verify and re-audit the committed evidence
 	@$(PY) -m harness evidence verify evidence --plans plans
 
 bench: environment-dev ## decode and prefill beside peers, in turn; makes their environments once, in minutes
-	@$(PY) -m benchmarks $(ARGS)
+	@$(PY) -m benchmarks --dtypes bfloat16 $(ARGS)
 
 bench-full: environment-dev ## more rounds, and all else that is measured: loading, context, growth, start-up
 	@$(PY) -m benchmarks --full $(ARGS)
