@@ -17,7 +17,8 @@ def pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     A thread that it wakes goes on looking for work for milliseconds, on a core that the next step
     of a kernel set with threads of its own wants.
     """
-    return tensor.reshape(-1).split(_PIECE_ELEMENTS)
+    flat = tensor.reshape(-1)
+    return [flat[at : at + _PIECE_ELEMENTS] for at in range(0, flat.numel(), _PIECE_ELEMENTS)]
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
