@@ -294,6 +294,8 @@ def test_portable_code_has_the_bits_of_eight_lanes(
 
 
 @built
+@pytest.mark.slow
+@pytest.mark.long
 def test_wide_lanes_equal_the_oracle(
     case: Case, dtype: torch.dtype, as_for: Callable[[str], None]
 ) -> None:
