@@ -72,7 +72,7 @@ def round_of(answer: Mapping[str, Any], num_prompt: int, num_steps: int) -> Roun
         raise ValueError(f"a sentinel found {answer['different']} elements that differ")
     return Round(
         decode_tok_per_sec=1 / statistics.median(decode),
-        prefill_tok_per_sec=num_prompt / float(prefill),  # type: ignore[arg-type]
+        prefill_tok_per_sec=num_prompt / float(prefill),
         tokens=tuple(tokens),
     )
 

@@ -173,6 +173,7 @@ def parse_json(data: bytes, *, where: str, max_bytes: int = 256 << 20) -> Any:
             expected="UTF-8 JSON, unique keys, finite numbers, integers up to 2**53",
             got=str(error),
             where=where,
+            hint="restore the file or make it anew; what is frozen or recorded is never edited",
         ) from error
 
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         discard_output()
         return OUTPUT_CLOSED
-    except Exception as error:
+    except Exception as error:  # a bug of ours: told in one message, never as a traceback
         from harness.cli.failure import report_bug
 
         report_bug(error, as_json=as_json)

@@ -35,6 +35,7 @@ def plant() -> None:
 
         self._kv_cache = replace(self._kv_cache, store=raced)
 
+    # A fault is put around the code under test, in a child process of its own.
     GemmaExecutor.__init__ = bind_raced  # type: ignore[method-assign]
 
 
