@@ -27,6 +27,7 @@ from harness.stages.chain import PlaneForm, RangeExecutor, Stage
 from harness.stages.frames import nonce_number
 from harness.stages.handshake import Greeting, shake_hands
 from harness.stages.rendezvous import Meeting, join
+from harness.stages.transport import Transport
 from harness.stages.warm import WarmSteps
 from harness.state.digests import tensor_digest
 
@@ -89,6 +90,11 @@ class ChainPlace:
         )
         self.greetings = shake_hands(self._transport, greeting, whole.adapter_data.spec.end_layer)
         self._stage: Stage | None = None
+
+    @property
+    def transport(self) -> Transport:
+        """This stage's end of the group."""
+        return self._transport
 
     def warm_steps(self, executor: Executor) -> WarmSteps:
         """How a throwaway executor runs, alone."""
