@@ -78,6 +78,13 @@ def facts_of(environment: Environment, stage_id: str) -> dict[str, Fact]:
     }
 
 
+def fact_text(fact: Fact) -> str | None:
+    """A fact about a machine as a process writes it down: booleans as JSON has them."""
+    if fact is None:
+        return None
+    return str(fact).lower() if isinstance(fact, bool) else str(fact)
+
+
 def misplaced(plan: Plan, environment: Environment, binding: Binding) -> Iterator[tuple[str, str]]:
     """Compute units of stages that are bound to another stage's machine: (unit, bound to).
 

@@ -15,7 +15,9 @@ import torch
 
 from harness.errors import NotEvaluableError
 from harness.evidence.source import package_digest
+from harness.measure.environment import observe_facts
 from harness.plan.layout import REFERENCE_OUTPUTS, AdapterLayout
+from harness.plan.nodes import fact_text, has_nodes
 from harness.plan.records import Plan, TimeoutsS
 from harness.plan.request import layout_request
 from harness.realize.adapter import Executor
@@ -64,6 +66,7 @@ class ChainPlace:
         timeouts, num_stages = whole.timeouts, len(whole.stages or ())
         assert timeouts is not None
         self._place = place
+        self._machine = machine_rows() if has_nodes(whole) else None
         self._timeouts: TimeoutsS = timeouts
         self.form = plane_form(own, layout)
         say("meeting")
@@ -125,6 +128,7 @@ class ChainPlace:
         )
         where = ("repetition", "phase", "step")
         return {
+            **({"machine": self._machine} if self._machine is not None else {}),
             "stage_greetings": [greeting_row(greeting) for greeting in self.greetings],
             "crossings": [asdict(crossing) for crossing in crossings],
             "stage_times": [
@@ -132,6 +136,11 @@ class ChainPlace:
                 for step, time in zip(steps, times, strict=True)
             ],
         }
+
+
+def machine_rows() -> list[Row]:
+    """Rows of ``machine``: what this process sees of the machine that it runs on."""
+    return [{"name": name, "value": fact_text(fact)} for name, fact in observe_facts().items()]
 
 
 def greeting_of(
