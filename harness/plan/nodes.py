@@ -85,16 +85,12 @@ def fact_text(fact: Fact) -> str | None:
     return str(fact).lower() if isinstance(fact, bool) else str(fact)
 
 
-def misplaced(plan: Plan, environment: Environment, binding: Binding) -> Iterator[tuple[str, str]]:
+def misplaced(plan: Plan, binding: Binding) -> Iterator[tuple[str, str]]:
     """Compute units of stages that are bound to another stage's machine: (unit, bound to).
 
     A stage runs where it was started: no binding can choose another machine for it.
     """
-    there = [{unit.id for unit in node.compute_units} for node in environment.resources.nodes] + [
-        set()
-    ] * len(plan.resources.nodes)
-    for node, units in zip(plan.resources.nodes, there, strict=False):
-        for unit in node.compute_units:
-            bound = binding.compute_units.get(unit.id)
-            if bound is not None and bound not in units:
-                yield unit.id, bound
+    for stage in plan.stages or ():
+        bound = binding.compute_units.get(stage.compute_unit_id)
+        if bound is not None and not bound.startswith(on_node(stage.id, "")):
+            yield stage.compute_unit_id, bound

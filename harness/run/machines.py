@@ -214,9 +214,10 @@ def _received(machine: _Machine, event: Event) -> None:
         document = read_json(folder / ENVIRONMENT_FILE, max_bytes=MAX_ENVIRONMENT_BYTES)
         machine.environment = parse_environment(document, where=f"machine of {machine.stage.id}")
         return
-    realization = event.note.get("realization")
-    if kind == REPORT and machine.awaited is not None and realization == machine.awaited[0]:
-        (number, out), machine.awaited = machine.awaited, None
+    realization, awaited = event.note.get("realization"), machine.awaited
+    is_awaited = awaited is not None and type(realization) is int and realization == awaited[0]
+    if kind == REPORT and awaited is not None and is_awaited:
+        (number, out), machine.awaited = awaited, None
         (producer, witness), refused = take_report(folder, out, machine.stage.id, number)
         if refused:
             message = f"tables that cannot be taken: {'; '.join(refused)}"

@@ -237,7 +237,8 @@ def _opened(event: Event, realized: int) -> Opened:
     note, folder = event.note, event.folder
     nonce, port = note.get("nonce"), note.get("port")
     is_opening = (
-        note.get("realization") == realized
+        type(note.get("realization")) is int
+        and note["realization"] == realized
         and isinstance(nonce, str)
         and _NONCE.match(nonce) is not None
         and type(port) is int

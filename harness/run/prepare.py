@@ -142,7 +142,7 @@ def _bind_all(plan: Plan, environment: Environment) -> Binding:
         ResourceError: When there is no such binding.
     """
     binding = bind(plan.resources, environment)
-    wrong = list(misplaced(plan, environment, binding))
+    wrong = list(misplaced(plan, binding))
     if wrong:
         raise ResourceError(
             "the machines are not in the order of the plan's nodes",

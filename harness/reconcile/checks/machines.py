@@ -16,7 +16,7 @@ def machines(subject: Subject, findings: Findings) -> None:
     if environment is None or binding is None:
         findings.differ("$.environment", "an environment that the plan binds to", ABSENT)
         return
-    for unit, bound in misplaced(subject.plan, environment, binding):
+    for unit, bound in misplaced(subject.plan, binding):
         findings.differ(f"$.binding.compute_units.{unit}", "a unit of its stage's machine", bound)
     for realization in range(subject.view.num_realizations):
         for number, stage in enumerate(subject.plan.stages or ()):
