@@ -5,10 +5,9 @@ A stage that is killed, fails or hangs ends the others in bounded time. Judges n
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
-from harness.run.child import PEER_LOST
 from harness.run.processes import Outcome
 
 _POLL_S = 0.02
@@ -29,14 +28,6 @@ class Watched(Protocol):
 
     def end(self) -> None:
         """End it, if it still runs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Which stage ended a chain, and why."""
-
-    stage: int
-    reason: str
 
 
 def watch_stages(
@@ -67,21 +58,6 @@ def end_all(children: Sequence[Watched]) -> None:
     """End what still runs."""
     for child in children:
         child.end()
-
-
-def fault_of(outcomes: Sequence[Outcome]) -> Fault | None:
-    """The stage that ended the chain: not one that only lost another, where there is a better."""
-    order = {"killed": 0, "failed": 1, "timed_out": 2, "not_started": 2}
-    ranked = [
-        (3 if outcome.exit_code == PEER_LOST else order[outcome.outcome], stage, outcome)
-        for stage, outcome in enumerate(outcomes)
-        if outcome.outcome != "completed"
-    ]
-    if not ranked:
-        return None
-    _, stage, outcome = min(ranked, key=lambda each: each[:2])
-    reason = f"killed by {outcome.signal}" if outcome.signal else outcome.message
-    return Fault(stage=stage, reason=reason or f"exit code {outcome.exit_code}")
 
 
 def ended_by_now(child: Watched) -> Outcome:

@@ -5,15 +5,14 @@ import io
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from harness.adapters.families import layout_for
-from harness.checkpoint.sources import fetch
 from harness.cli.derive import settings_of
 from harness.errors import HarnessError
 from harness.evidence.record import LoadedRecord, load_record
@@ -21,10 +20,8 @@ from harness.evidence.store import Store
 from harness.experiment import compose_experiment
 from harness.measure.environment import DeviceRequest
 from harness.plan.freeze import freeze
-from harness.plan.load import LoadedPlan, load_plan
-from harness.plan.records import Plan
+from harness.plan.load import LoadedPlan
 from harness.run import outpost
-from harness.run.chain import ChainOutcome, ChainRequest, run_chain
 from harness.run.derivation import derive_settings
 from harness.run.request import Address, RunRequest
 from harness.run.supervisor import run
@@ -37,16 +34,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 DEVICE = DeviceRequest(
     kind="simulated", simulated_vram_bytes=64 << 20, system_ram_limit_bytes=512 << 20
 )
-FAULTY = (sys.executable, str(Path(__file__).parent / "faulty_stage.py"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A plan and its checkpoint."""
-
-    path: Path
-    plan: Plan
-    checkpoint: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,49 +236,12 @@ def passed(staged_plan: Callable[..., LoadedPlan], run_staged: Callable[..., Tri
     return run_staged(staged_plan("tiny_llama", 2))
 
 
-@pytest.fixture(scope="session")
-def prepared(repo_root: Path, cache: Path) -> Callable[[str], Prepared]:
-    """A committed plan by name, its synthetic checkpoint made once."""
-
-    def prepare(name: str) -> Prepared:
-        path = repo_root / "plans" / f"{name}.json"
-        plan = load_plan(path).plan
-        assert plan.checkpoint is not None
-        layout = layout_for(plan.adapter_data.family or "")
-        folder = fetch(plan.checkpoint.source, cache, tensors=layout.synthetic_tensors)
-        return Prepared(path=path, plan=plan, checkpoint=folder)
-
-    return prepare
-
-
-@pytest.fixture
-def run_stages(prepared: Callable[[str], Prepared], tmp_path: Path) -> Callable[..., ChainOutcome]:
-    """Run a committed plan in stages; ``faults`` plants one in a stage by its number."""
-
-    def run(
-        name: str,
-        cuts: Sequence[int],
-        faults: dict[int, Sequence[str]] | None = None,
-        *,
-        on_line: Callable[[int, str], None] = lambda stage, line: None,
-        **more: Any,
-    ) -> ChainOutcome:
-        ready = prepared(name)
-        return run_chain(
-            ChainRequest(
-                plan=ready.path,
-                checkpoint=ready.checkpoint,
-                out=tmp_path / "chain",
-                cuts=tuple(cuts),
-                start_timeout_s=60,
-                run_timeout_s=90,
-                argv={stage: (*FAULTY, *words, "--") for stage, words in (faults or {}).items()},
-                **more,
-            ),
-            on_line,
-        )
-
-    return run
+@pytest.fixture(autouse=True)
+def threads_of_torch() -> Iterator[None]:
+    """A control in this process has as many threads as its plan says."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
