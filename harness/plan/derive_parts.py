@@ -52,6 +52,11 @@ def _prefix(stage_id: str | None) -> str:
     return "" if stage_id is None else f"{stage_id}."
 
 
+def _path(request: DeriveRequest, path_id: str) -> str:
+    """A path between memories, of the node that has them."""
+    return _prefix(request.node) + path_id
+
+
 def materializations(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
@@ -74,7 +79,7 @@ def materializations(
                 logical_state_id=design.id,
                 representation=form,
                 memory_resource_id=request.host_memory_id,
-                path_id=READ_PATH_ID,
+                path_id=_path(request, READ_PATH_ID),
                 expected_bytes=_num_bytes(tensors[design.id, form]),
                 role="staging",
                 requirement="required",
@@ -83,7 +88,8 @@ def materializations(
             )
     for design in designs:
         memory_id = memory_of(request, design)
-        path_id = READ_PATH_ID if memory_id == request.host_memory_id else DEVICE_PATH_ID
+        is_on_host = memory_id == request.host_memory_id
+        path_id = _path(request, READ_PATH_ID if is_on_host else DEVICE_PATH_ID)
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -107,14 +113,14 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
 def links(request: DeriveRequest) -> Iterator[Link]:
     """Paths: from the checkpoint into the host's memory, and on to the device's own."""
     yield Link(
-        id=READ_PATH_ID,
+        id=_path(request, READ_PATH_ID),
         kind="bounded-read",
         source=BACKING_SOURCE_ID,
         target=request.host_memory_id,
     )
     if request.device_memory_id != request.host_memory_id:
         yield Link(
-            id=DEVICE_PATH_ID,
+            id=_path(request, DEVICE_PATH_ID),
             kind="host-to-device",
             source=request.host_memory_id,
             target=request.device_memory_id,

@@ -120,10 +120,11 @@ def derive_settings(
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
     num_stages = _num_stages(settings.realization.get("stages"))
+    has_nodes = _has_nodes(settings.realization.get("nodes"), num_stages)
     own_checks = (
         *layout.acceptance_checks,
         *device_checks(environment.resources),
-        *stage_checks(num_stages is not None),
+        *stage_checks(has_stages=num_stages is not None, has_nodes=has_nodes),
     )
     on_gpu = unit.kind == "cuda-gpu"
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
@@ -154,6 +155,7 @@ def derive_settings(
             memory_allowances=allowances,
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
             num_stages=num_stages,
+            has_nodes=has_nodes,
         )
     )
 
@@ -230,6 +232,13 @@ def _num_stages(value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 2):
         raise _misfit("realization.stages", "2 or more, or null for one process", repr(value))
     return value
+
+
+def _has_nodes(value: Any, num_stages: int | None) -> bool:
+    if value is not None and (type(value) is not int or value != num_stages):
+        expected = "the number of stages, or null for one node of all"
+        raise _misfit("realization.nodes", expected, repr(value))
+    return value is not None
 
 
 def _timeouts(values: Mapping[str, Any], *, has_stages: bool) -> TimeoutsS:
