@@ -83,7 +83,8 @@ def materializations(
             )
     for design in designs:
         memory_id = memory_of(request, design)
-        path_id = READ_PATH_ID if memory_id == request.host_memory_id else DEVICE_PATH_ID
+        on_host = memory_id == request.host_memory_id
+        path_id = READ_PATH_ID if on_host else device_path_id(request, stage_id)
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -104,7 +105,12 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(spec.num_bytes for spec in specs)
 
 
-def links(request: DeriveRequest) -> Iterator[Link]:
+def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
+    """Id of the path to the device's own memory: one for all, or one for each stage's device."""
+    return DEVICE_PATH_ID if request.stage_devices is None else f"{stage_id}.{DEVICE_PATH_ID}"
+
+
+def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]:
     """Paths: from the checkpoint into the host's memory, and on to the device's own."""
     yield Link(
         id=READ_PATH_ID,
@@ -114,7 +120,7 @@ def links(request: DeriveRequest) -> Iterator[Link]:
     )
     if request.device_memory_id != request.host_memory_id:
         yield Link(
-            id=DEVICE_PATH_ID,
+            id=device_path_id(request, stage_id),
             kind="host-to-device",
             source=request.host_memory_id,
             target=request.device_memory_id,

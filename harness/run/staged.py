@@ -17,7 +17,12 @@ from harness.plan.records import Stage, TimeoutsS
 from harness.run.job import Job, Place, write_job
 from harness.run.pair import start_pair
 from harness.run.processes import Child, Outcome, not_started
-from harness.run.watching import STAGE_ENVIRONMENT, end_all, watch_stages
+from harness.run.watching import (
+    LOOPBACK_ENVIRONMENT,
+    STAGE_ENVIRONMENT,
+    end_all,
+    watch_stages,
+)
 from harness.stages.listener import LOOPBACK, listen
 
 _WITNESS_END_S = 30.0
@@ -124,7 +129,7 @@ def _start(
         out=out,
         realization=index,
         checkpoint=run.job.checkpoint,
-        environment={**run.environment, **STAGE_ENVIRONMENT},
+        environment={**run.environment, **STAGE_ENVIRONMENT, **LOOPBACK_ENVIRONMENT},
         on_line=partial(_told, on_line, stage.id),
         of_stage=stage.id,
         pass_fds=(listener.fileno(),) if is_first else (),

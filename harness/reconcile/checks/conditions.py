@@ -7,7 +7,7 @@ from typing import Any
 from harness.plan.check import check_plan
 from harness.plan.partition import prefill_partition
 from harness.plan.recipe import recipe_digest
-from harness.plan.records import RECORDED, REPLAYED_STEPS, Plan, Workload
+from harness.plan.records import PLANES, RECORDED, REPLAYED_STEPS, Plan, Workload
 from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
@@ -122,6 +122,8 @@ def planned_facts(plan: Plan) -> dict[str, str]:
         if plan.workload.decode_mode == RECORDED:
             steps = plan.workload.decode_steps * plan.workload.repetitions
             facts[REPLAYED_STEPS] = fact_text(steps)
+    if plan.stages is not None and units == {"cuda-gpu"}:
+        facts[PLANES] = "nccl"
     return facts
 
 
