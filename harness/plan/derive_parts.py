@@ -30,6 +30,8 @@ BACKING_SOURCE_ID = "checkpoint"
 EXECUTION_ID = "exec.model"
 READ_PATH_ID = "checkpoint-to-ram"
 DEVICE_PATH_ID = "ram-to-device"
+STRAIGHT_PATH_ID = "checkpoint-to-device"
+"""Where nothing is staged, and what is read goes to the device at once."""
 _STATE_PREFIX = "state."
 _STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
 """Test states whose materializations have a shorter name than the state."""
@@ -107,7 +109,12 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
 
 def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
     """Id of the path to the device's own memory: one for all, or one for each stage's device."""
-    return DEVICE_PATH_ID if request.stage_devices is None else f"{stage_id}.{DEVICE_PATH_ID}"
+    name = DEVICE_PATH_ID if _stages_state(request) else STRAIGHT_PATH_ID
+    return name if request.stage_devices is None else f"{stage_id}.{name}"
+
+
+def _stages_state(request: DeriveRequest) -> bool:
+    return request.layout_request.staging != "none"
 
 
 def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]:
@@ -119,10 +126,11 @@ def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]
         target=request.host_memory_id,
     )
     if request.device_memory_id != request.host_memory_id:
+        stages = _stages_state(request)
         yield Link(
             id=device_path_id(request, stage_id),
-            kind="host-to-device",
-            source=request.host_memory_id,
+            kind="host-to-device" if stages else "bounded-read",
+            source=request.host_memory_id if stages else BACKING_SOURCE_ID,
             target=request.device_memory_id,
         )
 
