@@ -18,7 +18,13 @@ from harness.run.job import Job, Place, write_job
 from harness.run.machines import Machines
 from harness.run.pair import start_pair
 from harness.run.processes import Outcome, not_started
-from harness.run.watching import STAGE_ENVIRONMENT, Watched, end_all, watch_stages
+from harness.run.watching import (
+    LOOPBACK_ENVIRONMENT,
+    STAGE_ENVIRONMENT,
+    Watched,
+    end_all,
+    watch_stages,
+)
 from harness.stages.listener import LOOPBACK, listen
 
 _WITNESS_END_S = 30.0
@@ -128,6 +134,7 @@ def _start(
     if run.machines is not None and number > 0:
         return run.machines.start(number, place, index, run.job.fixture / stage.id, out)
     write_job(out / "job.json", replace(run.job, place=place))
+    around = LOOPBACK_ENVIRONMENT if run.machines is None else {}
     argv = [*run.argv, "--job", str(out / "job.json")]
     is_first = number == 0
     if is_first:
@@ -137,7 +144,7 @@ def _start(
         out=out,
         realization=index,
         checkpoint=run.job.checkpoint,
-        environment={**run.environment, **STAGE_ENVIRONMENT},
+        environment={**run.environment, **STAGE_ENVIRONMENT, **around},
         on_line=partial(_told, on_line, stage.id),
         of_stage=stage.id,
         pass_fds=(listener.fileno(),) if is_first else (),
