@@ -2,11 +2,13 @@
 
     python -m benchmarks.stages [--stages 2] [--prompt 512] [--chunk 64] [--json out.json]
 
-One process of one thread for each stage, random weights, on the loopback. The same prompt is
-prefilled twice: *pipelined*, as the harness runs it, and *in lockstep*, where no stage begins a
-chunk before the last stage has ended the one before. For C chunks and S stages of equal work the
-ideal gain is C S / (C + S - 1). A token takes what the stages compute one after another, and the
-way of its plane and of the token back, as timed with frames that nobody computes on.
+One process of one thread for each stage, pinned to one core each while there are enough, random
+weights in SmolLM2-135M's shapes, on the loopback. The same prompt is prefilled three times:
+*pipelined*, as the harness runs it, *in lockstep*, where no stage begins a chunk before the last
+stage has ended the one before, and by one process with one thread. For C chunks and S stages of
+equal work the ideal gain over both is C S / (C + S - 1). A token takes what the stages compute one
+after another, and the way of its plane and of the token back, as timed with frames that nobody
+computes on.
 
 With ``--wait-ms`` each stage waits so long for a step instead of computing it, as for a device that
 computes elsewhere: that shows the schedule's own gain where there is no core for each stage.
@@ -20,6 +22,7 @@ the same with one way.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -32,14 +35,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from benchmarks.network import Network, address
+from benchmarks.random_model import SMOLLM2_135M, make_request, write_random
 from harness.adapters.llama.layout import LlamaLayout
 from harness.adapters.llama.reference import LlamaReference
 from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.layout import LayoutRequest
-from harness.plan.records import Determinism, ModelRange, Workload
+from harness.plan.records import ModelRange
 from harness.realize.adapter import Choice, StepOutput
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.conditions import apply_determinism
@@ -49,22 +52,6 @@ from harness.stages.listener import LOOPBACK, listen
 from harness.stages.rendezvous import Meeting, join
 from harness.stages.transport import Transport
 
-MODEL: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "vocab_size": 4096,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
 PINGS = 200
 HEADER_BYTES = empty_header().nbytes
 TOKEN_BYTES = 8
@@ -84,7 +71,7 @@ class Waiting:
 
     def step(self, token_ids: Sequence[int], start_position: int, *, want_logits: bool) -> Any:
         """A plane of the ids' rows, after the wait."""
-        rows = torch.zeros(len(token_ids), MODEL["hidden_size"])
+        rows = torch.zeros(len(token_ids), SMOLLM2_135M["hidden_size"])
         return self.step_plane(rows, start_position, want_logits=want_logits)
 
     def step_plane(self, plane: torch.Tensor, start_position: int, *, want_logits: bool) -> Any:
@@ -97,51 +84,6 @@ class Waiting:
         """Always the first token."""
         del logits
         return Choice(token=0, margin=0.0)
-
-
-def write_random(root: Path) -> None:
-    """A checkpoint with random weights of the model's shapes."""
-    torch.manual_seed(0)
-    made = LlamaLayout().synthetic_tensors(MODEL)
-    tensors = {
-        key: torch.ones(t.shape) if len(t.shape) == 1 else torch.randn(t.shape) * t.shape[1] ** -0.5
-        for key, t in made.items()
-    }
-    save_file(tensors, root / "model.safetensors", metadata={"format": "pt"})
-
-
-def request_of(args: argparse.Namespace) -> LayoutRequest:
-    """The whole model and the workload."""
-    config = LlamaLayout().parse_config(MODEL)
-    size = config["vocab_size"]
-    return LayoutRequest(
-        config=config,
-        spec=ModelRange(
-            start_layer=0,
-            end_layer=config["num_layers"],
-            owns_embeddings=True,
-            owns_final_norm_head=True,
-            model_repository="benchmark",
-            revision="0",
-        ),
-        determinism=Determinism(
-            dtype="float32",
-            num_threads=1,
-            deterministic_algorithms=True,
-            batch_invariant=False,
-            kernel_set="torch-cpu/1",
-        ),
-        workload=Workload(
-            prompt_token_ids=tuple((31 * n * n + 17 * n + 1) % size for n in range(args.prompt)),
-            chunk_rows=args.chunk,
-            decode_steps=args.decode,
-            repetitions=1,
-            fresh_realizations=1,
-            sampling="greedy",
-            max_positions=args.prompt + args.decode,
-        ),
-        staging="none",
-    )
 
 
 def ranges_of(request: LayoutRequest, num_stages: int) -> list[ModelRange]:
@@ -208,7 +150,9 @@ def way_s(transport: Transport, form: PlaneForm) -> float:
 
 def run_stage(args: argparse.Namespace) -> None:
     """One stage's process: prints what it measured as one line of JSON."""
-    request = request_of(args)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[args.stage % len(cores)]})
+    request = make_request(SMOLLM2_135M, args)
     apply_determinism(request.determinism)
     spec = ranges_of(request, args.stages)[args.stage]
     if args.wait_ms:
@@ -221,7 +165,7 @@ def run_stage(args: argparse.Namespace) -> None:
         stage=args.stage, num_stages=args.stages, port=args.port, lead_host=lead, own_host=own
     )
     transport = join(meeting, listener)
-    form = PlaneForm(width=MODEL["hidden_size"], dtype=torch.float32)
+    form = PlaneForm(width=SMOLLM2_135M["hidden_size"], dtype=torch.float32)
     stage = Stage(executor, transport, nonce=1, form=form)
     schedule = schedule_of(request.workload, request.spec)
 
@@ -286,7 +230,7 @@ def run_chain(args: argparse.Namespace, folder: Path, num_stages: int) -> list[d
 
 def ways_s(args: argparse.Namespace, num_stages: int, ways_of_a_frame: int) -> float:
     """Seconds that a token is on its way through all stages, by bytes and latency alone."""
-    plane_bytes = MODEL["hidden_size"] * 4
+    plane_bytes = SMOLLM2_135M["hidden_size"] * 4
     num_bytes = num_stages * HEADER_BYTES + (num_stages - 1) * plane_bytes + TOKEN_BYTES
     at_rate_s = num_bytes * 8 / (args.mbit * 1e6) if args.mbit else 0.0
     return num_stages * ways_of_a_frame * args.delay_ms / 1e3 + at_rate_s
@@ -306,11 +250,13 @@ def summarize(
     }
     return {
         "num_stages": len(stages),
+        "num_cores": len(os.sched_getaffinity(0)),
         "num_chunks": num_chunks,
         "prefill_alone_s": median(alone[0]["pipelined"]),
         "prefill_lockstep_s": median(first["lockstep"]),
         "prefill_pipelined_s": median(first["pipelined"]),
         "gain": median(first["lockstep"]) / median(first["pipelined"]),
+        "gain_over_alone": median(alone[0]["pipelined"]) / median(first["pipelined"]),
         "ideal_gain": ideal,
         "token_alone_s": median(alone[0]["decode"]),
         "token_s": median(first["decode"]),
@@ -339,6 +285,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float] | None:
     parser.add_argument("--is-inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.set_defaults(dtype="float32", threads=1, kernel_set="torch-cpu/1")
     args = parser.parse_args(argv)
     if args.stage is not None:
         run_stage(args)
@@ -350,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float] | None:
         subprocess.run(["unshare", "-rn", *inside], check=True)
         return None
     with tempfile.TemporaryDirectory() as folder:
-        write_random(Path(folder))
+        write_random(Path(folder), torch.float32)
         alone = run_chain(args, Path(folder), 1)
         stages = run_chain(args, Path(folder), args.stages)
     summary = summarize(args, alone, stages)

@@ -170,8 +170,12 @@ def probe_environment(
     return Environment(resources=Resources(swarm_id=SWARM_ID, nodes=(node,)), facts=facts)
 
 
-def planning_environment(device: DeviceRequest) -> Environment:
-    """The environment to make a plan for: an assumed GPU where one is given, else this machine.
+def planning_environment(device: DeviceRequest, num_gpus: int = 1) -> Environment:
+    """The environment to make a plan for: assumed GPUs where one is given, else this machine.
+
+    Args:
+        device: The kind of device and its caps.
+        num_gpus: To assume, each of the same memory.
 
     Raises:
         HarnessError: As :func:`probe_environment` does.
@@ -185,7 +189,7 @@ def planning_environment(device: DeviceRequest) -> Environment:
         compute_capability=None,
         is_mig_instance=False,
     )
-    assumed = GpuSystem(driver_version=None, cuda_driver_version=None, gpus=(gpu,))
+    assumed = GpuSystem(driver_version=None, cuda_driver_version=None, gpus=(gpu,) * num_gpus)
     return probe_environment(device, find_gpus=lambda: assumed)
 
 

@@ -15,7 +15,7 @@ from harness.plan import derive_parts as parts
 from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.check import check_plan
 from harness.plan.derive_request import DeriveRequest
-from harness.plan.derive_resources import Placement, plan_resources
+from harness.plan.derive_resources import Device, Placement, plan_resources
 from harness.plan.documents import plan_to_document
 from harness.plan.format import NATIVE_SCHEMA, plan_digest, plan_file_bytes
 from harness.plan.layout import (
@@ -33,6 +33,7 @@ from harness.plan.records import (
     AdapterData,
     BackingSource,
     Checkpoint,
+    Link,
     ManifestReference,
     Materialization,
     MemoryExpectations,
@@ -144,6 +145,13 @@ class _Piece:
     def stage_id(self) -> str | None:
         return None if self.stage is None else self.stage.id
 
+    @property
+    def device(self) -> Device:
+        return Device(
+            compute_unit_id=self.request.compute_unit_id,
+            device_memory_id=self.request.device_memory_id,
+        )
+
     def materializations(self) -> tuple[Materialization, ...]:
         return tuple(
             parts.materializations(self.request, self.designs, self.tensors, self.stage_id)
@@ -156,12 +164,15 @@ def _pieces(
     if request.num_stages is None:
         return (_piece(request, designs, census, None),)
     found = []
-    for stage, spec in _stages(request, request.num_stages):
+    for number, (stage, spec) in enumerate(_stages(request, request.num_stages)):
         part = replace(
             _placed(request, stage.id),
             layout_request=replace(request.layout_request, spec=spec),
             num_stages=None,
         )
+        if request.stage_devices is not None:
+            part = replace(part, **vars(request.stage_devices[number]))
+            stage = replace(stage, compute_unit_id=part.compute_unit_id)
         found.append(_piece(part, request.layout.states(part.layout_request), census, stage))
     return tuple(found)
 
@@ -302,7 +313,7 @@ def _resources(
         request.resources,
         nodes=tuple(node for group in groups for node in _needed_by(group).nodes),
         backing_sources=(source,),
-        links=(*(link for group in groups for link in parts.links(group[0].request)), *between),
+        links=(*_paths(pieces), *between),
     )
 
 
@@ -310,13 +321,11 @@ def _needed_by(pieces: Sequence[_Piece]) -> Resources:
     """The least of one node that holds what is realized there."""
     request = pieces[0].request
     placement = Placement(
-        compute_unit_id=request.compute_unit_id,
-        device_memory_id=request.device_memory_id,
+        devices=tuple(piece.device for piece in pieces),
         host_memory_id=request.host_memory_id,
         pin_device=request.pin_device,
         unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
         unplanned_device_bytes=request.memory_allowances.unplanned_device_bytes or 0,
-        num_processes=len(pieces),
     )
     copies = [
         (item, piece.tensors[item.logical_state_id, item.representation])
@@ -324,3 +333,9 @@ def _needed_by(pieces: Sequence[_Piece]) -> Resources:
         for item in piece.materializations()
     ]
     return plan_resources(request.resources, placement, copies)
+
+
+def _paths(pieces: Sequence[_Piece]) -> Iterator[Link]:
+    """Every path of every piece, once."""
+    found = (link for piece in pieces for link in parts.links(piece.request, piece.stage_id))
+    yield from {link.id: link for link in found}.values()

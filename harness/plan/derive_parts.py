@@ -30,6 +30,8 @@ BACKING_SOURCE_ID = "checkpoint"
 EXECUTION_ID = "exec.model"
 READ_PATH_ID = "checkpoint-to-ram"
 DEVICE_PATH_ID = "ram-to-device"
+STRAIGHT_PATH_ID = "checkpoint-to-device"
+"""Where nothing is staged, and what is read goes to the device at once."""
 _STATE_PREFIX = "state."
 _STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
 """Test states whose materializations have a shorter name than the state."""
@@ -89,7 +91,8 @@ def materializations(
     for design in designs:
         memory_id = memory_of(request, design)
         is_on_host = memory_id == request.host_memory_id
-        path_id = _path(request, READ_PATH_ID if is_on_host else DEVICE_PATH_ID)
+        read, onward = _path(request, READ_PATH_ID), device_path_id(request, stage_id)
+        path_id = read if is_on_host else onward
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -110,7 +113,18 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(spec.num_bytes for spec in specs)
 
 
-def links(request: DeriveRequest) -> Iterator[Link]:
+def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
+    """Id of the path to the device's own memory: one for all, or one for each stage's device."""
+    name = DEVICE_PATH_ID if _stages_state(request) else STRAIGHT_PATH_ID
+    has_own = request.stage_devices is not None or request.node is not None
+    return f"{stage_id}.{name}" if has_own else name
+
+
+def _stages_state(request: DeriveRequest) -> bool:
+    return request.layout_request.staging != "none"
+
+
+def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]:
     """Paths: from the checkpoint into the host's memory, and on to the device's own."""
     yield Link(
         id=_path(request, READ_PATH_ID),
@@ -119,10 +133,11 @@ def links(request: DeriveRequest) -> Iterator[Link]:
         target=request.host_memory_id,
     )
     if request.device_memory_id != request.host_memory_id:
+        stages = _stages_state(request)
         yield Link(
-            id=_path(request, DEVICE_PATH_ID),
-            kind="host-to-device",
-            source=request.host_memory_id,
+            id=device_path_id(request, stage_id),
+            kind="host-to-device" if stages else "bounded-read",
+            source=request.host_memory_id if stages else BACKING_SOURCE_ID,
             target=request.device_memory_id,
         )
 

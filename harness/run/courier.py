@@ -23,6 +23,7 @@ from harness.plan.load import load_plan
 from harness.plan.records import Plan
 from harness.plan.stages import stage_views
 from harness.run.child import PEER_LOST, run_child
+from harness.run.devices import ComputeDevice
 from harness.run.job import read_job
 from harness.run.machines import idle_s
 from harness.run.place import ChainPlace
@@ -93,7 +94,10 @@ def main() -> int:
     listener = None if args.listen_fd is None else socket.socket(fileno=args.listen_fd)
     try:
         own = stage_views(plan, layout, None)[number].plan
-        place = ChainPlace(job.place, whole=plan, own=own, layout=layout, listener=listener)
+        host = ComputeDevice(driver=None)
+        place = ChainPlace(
+            job.place, whole=plan, own=own, layout=layout, device=host, listener=listener
+        )
     except PeerError as error:
         print(str(error), file=sys.stderr, flush=True)
         return PEER_LOST

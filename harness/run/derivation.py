@@ -14,10 +14,11 @@ from harness.adapters.families import layout_for
 from harness.canonical import read_json
 from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
-from harness.errors import InvalidInputError
+from harness.errors import InvalidInputError, ResourceError
 from harness.measure.environment import DeviceRequest, planning_environment
 from harness.plan.checks import default_checks, device_checks, stage_checks
 from harness.plan.derive import DeriveRequest, derive
+from harness.plan.derive_resources import Device
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.limits import parse_limits
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
@@ -110,7 +111,10 @@ def derive_settings(
         allow_large=allow_large,
     )
     model = _model(settings, layout, surveyed, progress)
-    environment = planning_environment(device_request(settings.device))
+    num_stages = _num_stages(settings.realization.get("stages"))
+    has_nodes = _has_nodes(settings.realization.get("nodes"), num_stages)
+    num_devices = 1 if has_nodes else num_stages or 1
+    environment = planning_environment(device_request(settings.device), num_devices)
     (node,) = environment.resources.nodes
     unit = node.compute_units[0]
     host, device = _places(environment.resources, unit)
@@ -119,8 +123,6 @@ def derive_settings(
         staging_window_bytes=settings.realization["staging_window_bytes"],
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
-    num_stages = _num_stages(settings.realization.get("stages"))
-    has_nodes = _has_nodes(settings.realization.get("nodes"), num_stages)
     own_checks = (
         *layout.acceptance_checks,
         *device_checks(environment.resources),
@@ -156,6 +158,11 @@ def derive_settings(
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
             num_stages=num_stages,
             has_nodes=has_nodes,
+            stage_devices=(
+                _stage_devices(environment.resources, num_stages)
+                if on_gpu and not has_nodes
+                else None
+            ),
         )
     )
 
@@ -271,6 +278,30 @@ def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
     host = next(name for name, kind in kinds.items() if kind == "system-ram")
     own = [name for name in unit.memory_resources if kinds[name] != "system-ram"]
     return host, own[0] if own else host
+
+
+def _stage_devices(resources: Resources, num_stages: int | None) -> tuple[Device, ...] | None:
+    """A GPU for each stage: two processes of one are not connected to each other.
+
+    Raises:
+        ResourceError: When there are fewer.
+    """
+    if num_stages is None:
+        return None
+    units = [unit for node in resources.nodes for unit in node.compute_units]
+    if len(units) < num_stages:
+        raise ResourceError(
+            "not every stage has a GPU of its own",
+            expected=f"{num_stages} GPUs, one for each stage",
+            got=f"{len(units)}: {', '.join(unit.id for unit in units)}",
+            where="realization.stages",
+            hint="use fewer stages, or plan for a machine that is not this one "
+            "(device.assumed_vram_bytes)",
+        )
+    return tuple(
+        Device(compute_unit_id=unit.id, device_memory_id=_places(resources, unit)[1])
+        for unit in units[:num_stages]
+    )
 
 
 def _record(kind: type[T], values: Mapping[str, Any], where: str) -> T:

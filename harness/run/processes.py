@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from harness.measure.clock import monotonic_ns
+from harness.measure.proc import process_identity
 from harness.run.child import PARENT_PID
 
 MAX_MESSAGE_BYTES = 4096
@@ -48,6 +49,9 @@ class Outcome:
     signal: str | None
     duration_ns: int
     message: str | None
+    process_id: int | None = None
+    start_ticks: int | None = None
+    """As the kernel has it; ``None`` for a child that was not started."""
 
     def row(self) -> dict[str, object]:
         """The row of the ``trials`` table."""
@@ -104,6 +108,8 @@ class Child:
             env={**environment, PARENT_PID: str(os.getpid())},
             pass_fds=list(pass_fds),
         )
+        # Until it is waited for, even one that has ended has an entry.
+        self._identity = process_identity(self.process.pid)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._readers = [
@@ -158,6 +164,7 @@ class Child:
             signal=name,
             duration_ns=monotonic_ns() - self._began,
             message=message if outcome != "completed" else None,
+            **self._identity,
         )
 
 

@@ -18,7 +18,13 @@ from harness.run.job import Job, Place, write_job
 from harness.run.machines import Machines
 from harness.run.pair import start_pair
 from harness.run.processes import Outcome, not_started
-from harness.run.watching import STAGE_ENVIRONMENT, Watched, end_all, watch_stages
+from harness.run.watching import (
+    LOOPBACK_ENVIRONMENT,
+    STAGE_ENVIRONMENT,
+    Watched,
+    end_all,
+    watch_stages,
+)
 from harness.stages.listener import LOOPBACK, listen
 
 _WITNESS_END_S = 30.0
@@ -137,7 +143,11 @@ def _start(
         out=out,
         realization=index,
         checkpoint=run.job.checkpoint,
-        environment={**run.environment, **STAGE_ENVIRONMENT},
+        environment={
+            **run.environment,
+            **STAGE_ENVIRONMENT,
+            **(LOOPBACK_ENVIRONMENT if run.machines is None else {}),
+        },
         on_line=partial(_told, on_line, stage.id),
         of_stage=stage.id,
         pass_fds=(listener.fileno(),) if is_first else (),

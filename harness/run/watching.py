@@ -13,8 +13,17 @@ from harness.run.processes import Outcome
 _POLL_S = 0.02
 _END_S = 3.0
 """For a process that has noticed a lost stage to come to its end."""
-STAGE_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
-"""What the library logs would crowd out a stage's own message."""
+STAGE_ENVIRONMENT = {
+    # What the library logs would crowd out a stage's own message.
+    "TORCH_CPP_LOG_LEVEL": "FATAL",
+    # Between GPUs each stage bounds its own waits: no thread that ends the process instead.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""Of every stage."""
+LOOPBACK_ENVIRONMENT = {"NCCL_SOCKET_IFNAME": "=lo"}
+"""Of stages of one machine: the library would listen at an address that others reach."""
 
 
 class Watched(Protocol):
