@@ -18,14 +18,17 @@ REPORT_FILE = "report.json"
 CHILDREN = ("producer", "witness")
 MAX_REPORT_BYTES = 1 << 17
 _ENDS = frozenset({"completed", "failed", "killed", "timed_out", "not_started"})
-_SIGNALS_LENGTH = 32
+_SIGNAL_LENGTH = 32
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "outcome": (str,),
     "exit_code": (int, type(None)),
     "signal": (str, type(None)),
     "duration_ns": (int,),
     "message": (str, type(None)),
+    "process_id": (int, type(None)),
+    "start_ticks": (int, type(None)),
 }
+_COUNTS = ("duration_ns", "process_id", "start_ticks")
 
 
 def write_report(folder: Path, outcomes: tuple[Outcome, Outcome]) -> list[Path]:
@@ -85,17 +88,13 @@ def _outcome(document: Any, child: str, realization: int) -> Outcome:
     if not isinstance(document, Mapping) or document.keys() != _KINDS.keys():
         raise InvalidInputError("not a report", got=f"no outcome of {child}")
     wrong = [name for name, kinds in _KINDS.items() if type(document[name]) not in kinds]
-    if wrong or document["outcome"] not in _ENDS or not 0 <= document["duration_ns"] < 1 << 62:
-        raise InvalidInputError("not a report", got=f"{child}: {', '.join(wrong) or 'no outcome'}")
-    exit_code, signal, message = (document[name] for name in ("exit_code", "signal", "message"))
-    if not (exit_code is None or 0 <= exit_code < 256) or len(signal or "") > _SIGNALS_LENGTH:
-        raise InvalidInputError("not a report", got=f"{child}: exit code or signal")
-    return Outcome(
-        child=child,
-        realization=realization,
-        outcome=document["outcome"],
-        exit_code=exit_code,
-        signal=signal,
-        duration_ns=document["duration_ns"],
-        message=None if message is None else message[-MAX_MESSAGE_BYTES:],
-    )
+    if not wrong:
+        bounds = dict.fromkeys(_COUNTS, 1 << 62) | {"exit_code": 256}
+        wrong = [name for name, end in bounds.items() if not 0 <= (document[name] or 0) < end]
+        wrong += ["outcome"] if document["outcome"] not in _ENDS else []
+        wrong += ["signal"] if len(document["signal"] or "") > _SIGNAL_LENGTH else []
+    if wrong:
+        raise InvalidInputError("not a report", got=f"{child}: {', '.join(wrong)}")
+    message = document["message"]
+    told = {**document, "message": None if message is None else message[-MAX_MESSAGE_BYTES:]}
+    return Outcome(child=child, realization=realization, **told)

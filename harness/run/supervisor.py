@@ -22,6 +22,7 @@ from harness.canonical import read_bounded
 from harness.errors import (
     ExitCode,
     InvalidInputError,
+    NotEvaluableError,
     PlanError,
 )
 from harness.evidence.store import Store
@@ -154,6 +155,15 @@ def check(request: RunRequest) -> LoadedPlan:
 
 def _require_machines(request: RunRequest, plan: Plan) -> None:
     """A plan whose stages have nodes is started on each of them, and no other plan is."""
+    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    if has_nodes(plan) and "cuda-gpu" in kinds:
+        raise NotEvaluableError(
+            "stages on GPUs of several machines are not run",
+            expected="cpu or simulated-accelerator",
+            got=", ".join(sorted(kinds)),
+            where="$.resources.nodes",
+            hint="derive the plan with realization.nodes=null, for GPUs of one machine",
+        )
     if has_nodes(plan) == (request.lead is not None):
         return
     if request.lead is None:

@@ -217,6 +217,8 @@ def test_tables_that_cannot_be_read_fail_the_stage_and_stay_out(
         {"signal": "S" * 33},
         {"duration_ns": -1},
         {"duration_ns": "1"},
+        {"process_id": -1},
+        {"start_ticks": "1"},
         {"message": 1},
         {"more": 1},
     ],

@@ -61,24 +61,45 @@ def test_two_machines_make_one_record(of_two: Any, cache: Path) -> None:
     assert units == {name: name for name in ("stage-0.accelerator0", "stage-1.accelerator0")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("column", ["name", "value"])
-def test_a_stage_that_saw_another_machine_is_found(of_two: Any, column: str) -> None:
-    trial = of_two.trial
-    rows = [dict(row) for row in trial.record.rows("machine", 0, 1)]
-    rows[1][column] += "x"
+def judged(trial: Any, table: str, stage: int, change: Callable[[dict[str, Any]], object]) -> Any:
+    """The verdict after a change of one row of a stage's table."""
+    rows = [dict(row) for row in trial.record.rows(table, 0, stage)]
+    change(rows[1])
 
-    def changed(name: str, realization: int | None = None, stage: int | None = None) -> Any:
-        if (name, realization, stage) == ("machine", 0, 1):
+    def changed(name: str, realization: int | None = None, number: int | None = None) -> Any:
+        if (name, realization, number) == (table, 0, stage):
             return rows
-        return trial.record.rows(name, realization, stage)
+        return trial.record.rows(name, realization, number)
 
     class Changed(type(trial.record)):  # type: ignore[misc]
         rows = staticmethod(changed)
 
-    verdict = judge(trial.plan, Changed(**vars(trial.record)), layout_for=layout_for)
-    assert {c.id for c in verdict.checks if c.status == "failed"} == {"stages.machines"}
+    return judge(trial.plan, Changed(**vars(trial.record)), layout_for=layout_for)
+
+
+def failed(verdict: Any) -> set[str]:
+    return {check.id for check in verdict.checks if check.status == "failed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", ["name", "value"])
+def test_a_stage_that_saw_another_machine_is_found(of_two: Any, column: str) -> None:
+    verdict = judged(
+        of_two.trial, "machine", 1, lambda row: row.update({column: row[column] + "x"})
+    )
+    assert failed(verdict) == {"stages.machines"}
     assert all("tables/machine/r0/s1" in d.path for d in verdict.differences)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "expected"), [(0, {"memory.invariants"}), (1, set())])
+def test_a_machine_has_a_clock_of_its_own(of_two: Any, stage: int, expected: set[str]) -> None:
+    """A time of day is held against the run's only where it was read by the run's clock."""
+
+    def in_another_year(row: dict[str, Any]) -> None:
+        row["read_at"] = "2001" + row["read_at"][4:]
+
+    assert failed(judged(of_two.trial, "checkpoints", stage, in_another_year)) == expected
 
 
 @pytest.mark.slow
@@ -91,7 +112,7 @@ def test_machines_in_another_order_are_found(of_two: Any) -> None:
     environment["resources"] = resources
     predicate = replace(record.predicate, environment=environment)
     verdict = judge(of_two.trial.plan, replace(record, predicate=predicate), layout_for=layout_for)
-    assert "stages.machines" in {c.id for c in verdict.checks if c.status == "failed"}
+    assert {"plan.binding", "stages.machines"} <= failed(verdict)
 
 
 @pytest.mark.slow
