@@ -29,6 +29,8 @@ _INHERITED = (
     # Lowers the instruction set; the applicability key states the one that results.
     "ATEN_CPU_CAPABILITY",
     "CUDA_VISIBLE_DEVICES",
+    # What the library between GPUs says of itself; no bit depends on it.
+    "NCCL_DEBUG",
     # Where kernels are compiled, and kept.
     "CC",
     "TRITON_CACHE_DIR",

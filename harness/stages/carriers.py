@@ -169,6 +169,8 @@ def nccl_group(store: Store, stage: int, num_stages: int, bound: timedelta) -> D
         )
     options = library.ProcessGroupNCCL.Options()
     options._timeout = bound
+    options.global_ranks_in_group = list(range(num_stages))
+    options.group_name = "planes"
     group: DeviceGroup = library.ProcessGroupNCCL(
         PrefixStore("planes", store), stage, num_stages, options
     )

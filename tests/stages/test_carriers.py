@@ -130,3 +130,26 @@ def test_without_nccl_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> Non
     store: Any = None
     with pytest.raises(NotEvaluableError, match="cannot travel between GPUs"):
         carriers.nccl_group(store, 0, 2, timedelta(seconds=1))
+
+
+def test_the_group_between_gpus_is_asked_for_with_its_own_place_and_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what is handed over is shown here: the library itself needs GPUs."""
+
+    class Library:
+        class Options:
+            pass
+
+        def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+            self.given = (rank, size, options._timeout, options.global_ranks_in_group)
+            store.set("planes of", "this group")
+
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Library, raising=False)
+    bound = timedelta(seconds=7)
+    group: Any = carriers.nccl_group(store, 1, 3, bound)
+    assert group.given == (1, 3, bound, [0, 1, 2])
+    # Under a name of its own: the group on the host meets over the same store.
+    assert store.check(["planes/planes of"])
