@@ -455,6 +455,14 @@ TABLES: Mapping[str, Table] = dict(
             check="stages.complete",
         ),
         _table(
+            "machine",
+            "producer",
+            "telemetry",
+            "name",
+            {"name": "str", "value": "str?"},  # as this stage's own process observed it
+            check="stages.machines",
+        ),
+        _table(
             "facts",
             "producer",
             "result",

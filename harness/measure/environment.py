@@ -102,6 +102,22 @@ def physical_memory_bytes(*, proc: Path = PROC) -> int:
     return int(match.group(1)) * 1024
 
 
+def observe_facts(
+    *, proc: Path = PROC, variables: Mapping[str, str] | None = None
+) -> dict[str, Fact]:
+    """Facts about this machine and this process, without any about a GPU.
+
+    Args:
+        proc: Where the process file system is mounted.
+        variables: Environment variables; those of this process when absent.
+
+    Raises:
+        NotEvaluableError: When nothing can be observed.
+    """
+    physical, limit = physical_memory_bytes(proc=proc), memory_limit_bytes(proc=proc)
+    return _facts(physical, limit, proc, os.environ if variables is None else variables)
+
+
 def probe_environment(
     device: DeviceRequest,
     *,
@@ -130,7 +146,7 @@ def probe_environment(
     ram = MemoryResource(
         id=RAM_ID, kind="system-ram", capacity_bytes=usable if cap is None else min(usable, cap)
     )
-    facts = _facts(physical, limit, proc, os.environ if variables is None else variables)
+    facts = observe_facts(proc=proc, variables=variables)
     if device.kind == "cpu":
         parts = [_part(CPU_ID, "cpu")]
     elif device.kind == "simulated":

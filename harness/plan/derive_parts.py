@@ -54,6 +54,11 @@ def _prefix(stage_id: str | None) -> str:
     return "" if stage_id is None else f"{stage_id}."
 
 
+def _path(request: DeriveRequest, path_id: str) -> str:
+    """A path between memories, of the node that has them."""
+    return _prefix(request.node) + path_id
+
+
 def materializations(
     request: DeriveRequest,
     designs: Sequence[StateDesign],
@@ -76,7 +81,7 @@ def materializations(
                 logical_state_id=design.id,
                 representation=form,
                 memory_resource_id=request.host_memory_id,
-                path_id=READ_PATH_ID,
+                path_id=_path(request, READ_PATH_ID),
                 expected_bytes=_num_bytes(tensors[design.id, form]),
                 role="staging",
                 requirement="required",
@@ -85,8 +90,9 @@ def materializations(
             )
     for design in designs:
         memory_id = memory_of(request, design)
-        on_host = memory_id == request.host_memory_id
-        path_id = READ_PATH_ID if on_host else device_path_id(request, stage_id)
+        is_on_host = memory_id == request.host_memory_id
+        read = _path(request, READ_PATH_ID)
+        path_id = read if is_on_host else device_path_id(request, stage_id)
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -110,7 +116,7 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
 def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
     """Id of the path to the device's own memory: one for all, or one for each stage's device."""
     name = DEVICE_PATH_ID if _stages_state(request) else STRAIGHT_PATH_ID
-    return name if request.stage_devices is None else f"{stage_id}.{name}"
+    return _path(request, name) if request.stage_devices is None else _prefix(stage_id) + name
 
 
 def _stages_state(request: DeriveRequest) -> bool:
@@ -120,7 +126,7 @@ def _stages_state(request: DeriveRequest) -> bool:
 def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]:
     """Paths: from the checkpoint into the host's memory, and on to the device's own."""
     yield Link(
-        id=READ_PATH_ID,
+        id=_path(request, READ_PATH_ID),
         kind="bounded-read",
         source=BACKING_SOURCE_ID,
         target=request.host_memory_id,

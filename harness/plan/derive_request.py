@@ -45,6 +45,10 @@ class DeriveRequest:
     """Whether the plan pins the device's UUID."""
     num_stages: int | None = None
     """Processes to cut the range into; ``None`` for one that executes it whole."""
+    has_nodes: bool = False
+    """Whether each stage has a node of its own, for a machine of its own."""
+    node: str | None = None
+    """What the names of resources begin with, for a part of a plan with nodes."""
     stage_devices: tuple[Device, ...] | None = None
     """Of each stage in order; ``None`` where all share the unit above."""
     strategy_unit: str | None = None

@@ -46,7 +46,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "unplanned_tensor_bytes": "system RAM only; 0 once the population is complete",
     },
     "checkpoints": {
-        "read_at": "not falling; between start and end of the run",
+        "read_at": "not falling; between start and end of the run, by its own machine's clock",
         "vm_rss_bytes": "the sum of its three parts",
         "vm_hwm_bytes": "at least VmRSS",
         "rss_anon_bytes": "part of VmRSS",

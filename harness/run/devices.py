@@ -73,7 +73,8 @@ def bound_device(plan: Plan, job: Job) -> ComputeDevice:
         NotEvaluableError: When it is a GPU that this process does not see.
     """
     units = [unit for node in job.environment.resources.nodes for unit in node.compute_units]
-    bound = {job.binding.compute_units[each.compute_unit_id] for each in plan.execution}
+    # Of a plan for several machines, a job has the binding of this one.
+    bound = {job.binding.compute_units.get(each.compute_unit_id) for each in plan.execution}
     uuids = [unit.device_uuid for unit in units if unit.id in bound and unit.kind == "cuda-gpu"]
     return ComputeDevice(driver=CudaDriver(uuids[0] or "") if uuids else None)
 

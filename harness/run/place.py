@@ -18,7 +18,9 @@ from torch._C._distributed_c10d import Store
 
 from harness.errors import NotEvaluableError
 from harness.evidence.source import package_digest
+from harness.measure.environment import observe_facts
 from harness.plan.layout import REFERENCE_OUTPUTS, AdapterLayout
+from harness.plan.nodes import fact_text, has_nodes
 from harness.plan.records import Plan, TimeoutsS
 from harness.plan.request import layout_request
 from harness.realize.adapter import Executor
@@ -33,6 +35,7 @@ from harness.stages.chain import PlaneForm, RangeExecutor, Stage
 from harness.stages.frames import nonce_number
 from harness.stages.handshake import Greeting, shake_hands
 from harness.stages.rendezvous import Meeting, join
+from harness.stages.transport import Transport
 from harness.stages.warm import WarmSteps
 from harness.state.digests import tensor_digest
 from harness.state.driver import Driver
@@ -72,6 +75,7 @@ class ChainPlace:
         timeouts, num_stages = whole.timeouts, len(whole.stages or ())
         assert timeouts is not None
         self._place = place
+        self._machine = machine_rows() if has_nodes(whole) else None
         self._timeouts: TimeoutsS = timeouts
         self.form = replace(plane_form(own, layout), device=device.device)
         say("meeting")
@@ -104,6 +108,11 @@ class ChainPlace:
                 partial(_between_devices, meeting), device.device, timeout_s=meeting.start_timeout_s
             )
         self._stage: Stage | None = None
+
+    @property
+    def transport(self) -> Transport:
+        """This stage's end of the group."""
+        return self._transport
 
     def warm_steps(self, executor: Executor) -> WarmSteps:
         """How a throwaway executor runs, alone."""
@@ -142,6 +151,7 @@ class ChainPlace:
         )
         where = ("repetition", "phase", "step")
         return {
+            **({"machine": self._machine} if self._machine is not None else {}),
             "stage_greetings": [greeting_row(greeting) for greeting in self.greetings],
             "crossings": [asdict(crossing) for crossing in crossings],
             "stage_times": [
@@ -149,6 +159,11 @@ class ChainPlace:
                 for step, time in zip(steps, times, strict=True)
             ],
         }
+
+
+def machine_rows() -> list[Row]:
+    """Rows of ``machine``: what this process sees of the machine that it runs on."""
+    return [{"name": name, "value": fact_text(fact)} for name, fact in observe_facts().items()]
 
 
 def _between_devices(meeting: Meeting, store: Store) -> DeviceCarrier:

@@ -96,6 +96,7 @@ class Child:
         on_line: Callable[[str], None],
         realization: int = 0,
         pass_fds: Sequence[int] = (),
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.name = name
         self.realization = realization
@@ -103,7 +104,7 @@ class Child:
         self._error = bytearray()
         self.process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**environment, PARENT_PID: str(os.getpid())},
@@ -121,6 +122,16 @@ class Child:
         ]
         for reader in self._readers:
             reader.start()
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal, once it has ended."""
+        return self.process.poll()
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def wait(self, timeout_s: float) -> Outcome:
         """Wait for the end, at most ``timeout_s``; kill and report what takes longer."""
