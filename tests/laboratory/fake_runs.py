@@ -52,7 +52,8 @@ def altered(
 def put_table(store: Store, name: str, rows: Rows, realization: int | None) -> WrittenTable:
     """Store one table."""
     # Rows of a record that an earlier release wrote lack the later columns.
-    data, num_rows = encode(name, [dict.fromkeys(TABLES[name].later) | row for row in rows])
+    later = dict.fromkeys(TABLES[name].later if name in TABLES else ())
+    data, num_rows = encode(name, [later | row for row in rows])
     return WrittenTable(
         name=name,
         realization=realization,
