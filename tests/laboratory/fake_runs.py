@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from armed_rows import armed_step_rows, digest, state_rows
 
+from harness.evidence.declared import TABLES
 from harness.evidence.predicates import PLANTED_FAULT, Claim
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.statement import WrittenTable, record_statement
@@ -50,7 +51,9 @@ def altered(
 
 def put_table(store: Store, name: str, rows: Rows, realization: int | None) -> WrittenTable:
     """Store one table."""
-    data, num_rows = encode(name, rows)
+    # Rows of a record that an earlier release wrote lack the later columns.
+    later = dict.fromkeys(TABLES[name].later if name in TABLES else ())
+    data, num_rows = encode(name, [later | row for row in rows])
     return WrittenTable(
         name=name,
         realization=realization,

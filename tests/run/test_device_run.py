@@ -20,7 +20,7 @@ from harness.measure.environment import DeviceRequest, probe_environment
 from harness.measure.gpus import Gpu, GpuSystem
 from harness.plan.check import check_plan
 from harness.plan.load import LoadedPlan
-from harness.run import derivation, processes, supervisor
+from harness.run import derivation, here, processes, supervisor
 from harness.run.request import RunRequest
 from harness.run.runnable import require_runnable
 
@@ -64,7 +64,7 @@ def run_on_gpu(
     stub.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
     stub.chmod(0o755)
     monkeypatch.setattr(
-        supervisor, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
+        here, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
     )
 
     def _run(plan: LoadedPlan) -> tuple[int, Store]:
