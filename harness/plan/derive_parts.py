@@ -91,8 +91,8 @@ def materializations(
     for design in designs:
         memory_id = memory_of(request, design)
         is_on_host = memory_id == request.host_memory_id
-        read, onward = _path(request, READ_PATH_ID), device_path_id(request, stage_id)
-        path_id = read if is_on_host else onward
+        read = _path(request, READ_PATH_ID)
+        path_id = read if is_on_host else device_path_id(request, stage_id)
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -116,8 +116,7 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
 def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
     """Id of the path to the device's own memory: one for all, or one for each stage's device."""
     name = DEVICE_PATH_ID if _stages_state(request) else STRAIGHT_PATH_ID
-    has_own = request.stage_devices is not None or request.node is not None
-    return f"{stage_id}.{name}" if has_own else name
+    return _path(request, name) if request.stage_devices is None else _prefix(stage_id) + name
 
 
 def _stages_state(request: DeriveRequest) -> bool:

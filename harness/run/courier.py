@@ -94,9 +94,14 @@ def main() -> int:
     listener = None if args.listen_fd is None else socket.socket(fileno=args.listen_fd)
     try:
         own = stage_views(plan, layout, None)[number].plan
-        host = ComputeDevice(driver=None)
         place = ChainPlace(
-            job.place, whole=plan, own=own, layout=layout, device=host, listener=listener
+            job.place,
+            whole=plan,
+            own=own,
+            layout=layout,
+            # Parcels are files: whatever the stage executes on, they lie on the host.
+            device=ComputeDevice(driver=None),
+            listener=listener,
         )
     except PeerError as error:
         print(str(error), file=sys.stderr, flush=True)

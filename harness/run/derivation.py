@@ -113,7 +113,7 @@ def derive_settings(
     model = _model(settings, layout, surveyed, progress)
     num_stages = _num_stages(settings.realization.get("stages"))
     has_nodes = _has_nodes(settings.realization.get("nodes"), num_stages)
-    num_devices = 1 if has_nodes else num_stages or 1
+    num_devices = 1 if num_stages is None or has_nodes else num_stages
     environment = planning_environment(device_request(settings.device), num_devices)
     (node,) = environment.resources.nodes
     unit = node.compute_units[0]
@@ -129,6 +129,7 @@ def derive_settings(
         *stage_checks(has_stages=num_stages is not None, has_nodes=has_nodes),
     )
     on_gpu = unit.kind == "cuda-gpu"
+    devices = _stage_devices(environment.resources, num_devices) if on_gpu else None
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
     checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
     _require_boundaries(checks, layout.boundaries(model.config, model.spec))
@@ -158,11 +159,7 @@ def derive_settings(
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
             num_stages=num_stages,
             has_nodes=has_nodes,
-            stage_devices=(
-                _stage_devices(environment.resources, num_stages)
-                if on_gpu and not has_nodes
-                else None
-            ),
+            stage_devices=devices if num_devices > 1 else None,
         )
     )
 
@@ -280,14 +277,12 @@ def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
     return host, own[0] if own else host
 
 
-def _stage_devices(resources: Resources, num_stages: int | None) -> tuple[Device, ...] | None:
+def _stage_devices(resources: Resources, num_stages: int) -> tuple[Device, ...]:
     """A GPU for each stage: two processes of one are not connected to each other.
 
     Raises:
         ResourceError: When there are fewer.
     """
-    if num_stages is None:
-        return None
     units = [unit for node in resources.nodes for unit in node.compute_units]
     if len(units) < num_stages:
         raise ResourceError(

@@ -134,6 +134,7 @@ def _start(
     if run.machines is not None and number > 0:
         return run.machines.start(number, place, index, run.job.fixture / stage.id, out)
     write_job(out / "job.json", replace(run.job, place=place))
+    around = LOOPBACK_ENVIRONMENT if run.machines is None else {}
     argv = [*run.argv, "--job", str(out / "job.json")]
     is_first = number == 0
     if is_first:
@@ -143,11 +144,7 @@ def _start(
         out=out,
         realization=index,
         checkpoint=run.job.checkpoint,
-        environment={
-            **run.environment,
-            **STAGE_ENVIRONMENT,
-            **(LOOPBACK_ENVIRONMENT if run.machines is None else {}),
-        },
+        environment={**run.environment, **STAGE_ENVIRONMENT, **around},
         on_line=partial(_told, on_line, stage.id),
         of_stage=stage.id,
         pass_fds=(listener.fileno(),) if is_first else (),

@@ -88,7 +88,11 @@ def run_on_gpu(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staging", ["whole", "streaming"])
+@pytest.mark.parametrize(
+    "staging",
+    # Stages, below, stage their state whole.
+    [pytest.param("whole", marks=pytest.mark.long), "streaming"],
+)
 def test_only_where_the_tensors_are_is_found_wrong(
     run_on_gpu: Callable[[LoadedPlan], tuple[int, Store]],
     freeze_plan: Callable[..., LoadedPlan],
