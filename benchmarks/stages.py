@@ -263,9 +263,6 @@ def summarize(
         "token_expected_s": computed + len(stages) * first["way"],
         "frame_s": first["way"],
         **(predicted if is_on_hosts(args) else {}),
-        **(
-            {"token_predicted_s": computed + ways_s(args, len(stages))} if is_on_hosts(args) else {}
-        ),
     }
 
 

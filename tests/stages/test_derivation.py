@@ -59,6 +59,11 @@ def test_every_family_is_cut_and_keeps_the_rules(
         (5, (), "so many stages"),
         (2, ("+workload.decode_mode=recorded",), "are not recorded"),
         (4, ("workload.fresh_realizations=3",), "more than the 8 processes"),
+        (
+            2,
+            ("realization.nodes=2", "workload.fresh_realizations=4"),
+            "more than the 6 processes",
+        ),
     ],
 )
 def test_what_cannot_be_cut_is_refused(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from harness.plan.nodes import has_nodes
 from harness.plan.records import (
     PROCESS_BOUNDARY,
     RECORDED,
@@ -28,6 +29,8 @@ STAGES = "stages"
 LINKS = "stage-links"
 MAX_PROCESSES = 8
 """Stages times fresh realizations."""
+MAX_PROCESSES_ON_NODES = 6
+"""The same where each stage has a node: the record then says what each machine has."""
 MAX_WAIT_S = 7 * 24 * 3600
 """Longest wait of one stage for another; clocks of a machine do not count without end."""
 _STAGE_LINKS = (PROCESS_BOUNDARY, TOKEN_RETURN)
@@ -174,10 +177,11 @@ def _links(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
 def _processes(plan: Plan, stages: Sequence[Stage]) -> Iterator[Finding]:
     """A record names the tables of each process one by one, and is bounded in size."""
     realizations = 1 if plan.workload is None else plan.workload.fresh_realizations
-    if len(stages) * realizations > MAX_PROCESSES:
+    most = MAX_PROCESSES_ON_NODES if has_nodes(plan) else MAX_PROCESSES
+    if len(stages) * realizations > most:
         message = (
             f"{len(stages)} stages in {realizations} realizations are more than the "
-            f"{MAX_PROCESSES} processes whose tables one record can name"
+            f"{most} processes whose tables one record can name"
         )
         yield Finding(path="$.workload.fresh_realizations", rule=STAGES, message=message)
 
