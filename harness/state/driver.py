@@ -225,6 +225,16 @@ def wait_for(tensor: torch.Tensor) -> None:
         torch.cuda.synchronize(tensor.device)
 
 
+def without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor's copy on a device, which is not waited for; on the host the tensor itself.
+
+    torch keeps the pinned pages that it is sent from until the copy has ended.
+    """
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def _require(status: Any, what: str) -> None:
     if int(status) != 0:
         raise ResourceError(f"cannot {what}", got=f"CUDA error {int(status)}")
