@@ -382,7 +382,8 @@ def main() -> int:
         print(str(error), file=sys.stderr, flush=True)
         return PEER_LOST
     production.write(args.realization)
-    production.observe()
+    with exhaustion_told():
+        production.observe()
     witness.finish()
     return 0
 
