@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import kernels.device_code as device_code
 from harness.adapters.qwen3_5_moe import load as qwen_load
 from harness.state import table
 
@@ -64,13 +63,18 @@ class FakeBacking:
 
 
 class _Places(TorchFunctionMode):
-    """Indexing by operations: torch's own asks for a device before the dispatcher is asked."""
+    """Indexing by operations: torch's own asks for a device before the dispatcher is asked. What
+    holds nothing has no address; it is said to be aligned."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
             return _item(*args)
         if func is torch.Tensor.__setitem__:
             return torch.ops.aten.index_put_.default(args[0], [args[1]], args[2])
+        if func is torch.Tensor.contiguous:
+            return args[0].clone(memory_format=torch.contiguous_format)
+        if func is torch.Tensor.data_ptr:
+            return 0
         if func is torch.Tensor.copy_:
             return torch.ops.aten.copy_.default(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -104,8 +108,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         launched.append(kernel.fn.__name__)
 
     monkeypatch.setattr(triton.runtime.jit.JITFunction, "run", launch)
-    # Nothing has an address here, and no packed weights have an order.
-    monkeypatch.setattr(device_code, "_is_aligned", lambda x: True)
+    # No packed weights have an order here.
     monkeypatch.setattr(qwen_load, "_check_nibbles", lambda *tensors: None)
     monkeypatch.setattr(
         table.HostTable, "measured", lambda self: np.zeros(self.tensor.shape, dtype=np.int64)
