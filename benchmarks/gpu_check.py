@@ -21,6 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.gpu import audited, cases, invariance, models
-from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.budget import Budget, OutOfTimeError
 from benchmarks.gpu.device import Device, Limits
 from benchmarks.gpu.table import lines, num_wrong
 from harness.plan.records import Determinism
@@ -42,9 +43,11 @@ from harness.run.processes import GPU_SETTINGS
 SECONDS = 450.0
 """In all: less than 8 minutes, the start and the end of the process included."""
 REPEATS, LEAST_REPEATS = 100, 10
-# What is kept for what comes later, as shares of all time.
-FOR_MODELS_AND_RECORDS = 0.65
-FOR_RECORDS = 0.35
+# Shares of all time: with less left, what is optional is left out, and then what is not.
+FOR_REPEATS, FOR_KERNELS = 0.65, 0.45
+FOR_PEERS, FOR_MODELS = 0.4, 0.25
+AUDITED_AT_ONCE, CORES_OF_ONE = 3, 4
+"""Each run compiles its kernels first; that needs cores, and little of the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,7 @@ def check(case: cases.Case, setting: Setting) -> Checked:
     error = max(_error(one, other) for one, other in zip(first, expected, strict=True))
     repeats = different = 0
     while repeats < (3 if setting.dry else REPEATS):
-        if repeats >= LEAST_REPEATS and not setting.budget.keeps(FOR_MODELS_AND_RECORDS):
+        if repeats >= LEAST_REPEATS and not setting.budget.keeps(FOR_REPEATS):
             break
         repeats += 1
         different += not _equal(case.run(kernel_set), first)
@@ -153,29 +156,33 @@ class Look:
         device, kernel_set, dry = setting.device, setting.kernel_set, setting.dry
         sizes = cases.DRY if dry else cases.FULL
         for case in cases.cases(sizes, device.device):
-            self._add("kernels", case.name, partial(check, case, setting))
+            self._add("kernels", case.name, partial(check, case, setting), FOR_KERNELS)
         device.give_back()
         for name, cost in invariance.costs(sizes, device, kernel_set, 3 if dry else 20):
-            self._add("invariance", name, cost)
+            self._add("invariance", name, cost, FOR_KERNELS)
         device.give_back()
         for family in models.documents(dry=dry):
-            with_peer = setting.budget.keeps(FOR_RECORDS)
-            measure = partial(models.measure, with_peer=with_peer)
-            self._add("models", family, partial(measure, family, device, kernel_set, dry=dry))
+            measure = partial(models.measure, with_peer=setting.budget.keeps(FOR_PEERS))
+            measure = partial(measure, family, device, kernel_set, dry=dry)
+            self._add("models", family, measure, FOR_MODELS)
             device.give_back()
-        for name in audited.EXPERIMENTS:
-            left = setting.budget.left
-            if left < audited.LEAST_SECONDS:
-                self.found["not_executed"].append(f"{name}: {left:.0f} s were left")
-                continue
-            self._add("audited", name, partial(audited.run, name, folder, left, dry=dry))
+        with ThreadPoolExecutor(_at_once()) as pool:
+            run = partial(audited.run, folder=folder, budget=setting.budget, dry=dry)
+            started = {name: pool.submit(run, name) for name in audited.EXPERIMENTS}
+            for name, run_of in started.items():
+                self._add("audited", name, run_of.result)
         self._kept()
         return self.found
 
-    def _add(self, part: str, name: str, look_at: Callable[[], Any]) -> None:
+    def _add(
+        self, part: str, name: str, look_at: Callable[[], Any], share_to_keep: float = 0.0
+    ) -> None:
         # One row that cannot be had must not lose the others, nor those that were had before.
         try:
+            self._setting.budget.require(share_to_keep * self._setting.budget.seconds)
             self.found[part].append(asdict(look_at()))
+        except OutOfTimeError as error:
+            self.found["not_executed"].append(f"{name}: {error}")
         except Exception as error:
             self.found["problems"].append(f"{name}: {type(error).__name__}: {error}"[:400])
         self._kept()
@@ -184,6 +191,11 @@ class Look:
     def _kept(self) -> None:
         self.found["seconds"] = self._setting.budget.spent
         self._save(self.found)
+
+
+def _at_once() -> int:
+    """How many audited runs are made at once."""
+    return max(1, min(AUDITED_AT_ONCE, (os.cpu_count() or 1) // CORES_OF_ONE))
 
 
 def start(*, dry: bool, seconds: float) -> Setting:

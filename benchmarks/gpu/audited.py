@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.budget import Budget
+
 EXPERIMENTS = ("tiny_llama", "tiny_gemma_hybrid", "tiny_qwen_nvfp4")
 ON_GPU = (
     "device=cuda",
@@ -22,6 +24,7 @@ ON_GPU = (
 """On a GPU graphs hold memory, and its libraries grow the host's heap."""
 LEAST_SECONDS = 30.0
 """With less left, no run is begun."""
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,23 +37,28 @@ class Audited:
     """Its last line, or what went wrong."""
 
 
-def run(experiment: str, folder: Path, seconds: float, *, dry: bool) -> Audited:
+def run(experiment: str, folder: Path, budget: Budget, *, dry: bool) -> Audited:
     """Freeze a plan for the device, run it and have it audited; into a store in ``folder``.
 
     Args:
         experiment: Its name.
         folder: Where plan, store and cache are.
-        seconds: After which it is ended.
+        budget: At whose end it is ended.
         dry: Whether it is run on the simulated accelerator.
+
+    Raises:
+        OutOfTimeError: When too little time is left to begin.
     """
+    left = budget.require(LEAST_SECONDS)
     plan = folder / f"{experiment}.json"
     overrides = ("+workload.decode_mode=recorded",) if dry else ON_GPU
     derive = ("plan", "derive", f"experiment={experiment}", *overrides, "--out", str(plan))
-    derived = _harness(seconds, *derive)
+    derived = _harness(left, *derive)
     if derived.returncode:
         return _audited(experiment, derived)
     store, cache = f"store={folder / 'store'}", f"cache={folder / 'cache'}"
-    return _audited(experiment, _harness(seconds, "run", f"plan={plan}", store, cache, "--json"))
+    done = _harness(max(budget.left, 0), "run", f"plan={plan}", store, cache, "--json")
+    return _audited(experiment, done)
 
 
 def keep(folder: Path, archive: Path) -> None:
@@ -69,6 +77,7 @@ def _harness(seconds: float, *arguments: str) -> "subprocess.CompletedProcess[st
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=_ROOT,
         start_new_session=True,
     )
     try:

@@ -5,6 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+class OutOfTimeError(Exception):
+    """No time is left for something; it was not begun."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """Seconds that a check may take in all, counted from when this was made."""
@@ -25,6 +29,17 @@ class Budget:
     def left(self) -> float:
         """Seconds that are left; below 0 where it was overrun."""
         return self.seconds - self.spent
+
+    def require(self, seconds: float) -> float:
+        """The seconds that are left.
+
+        Raises:
+            OutOfTimeError: When they are fewer than these.
+        """
+        left = self.left
+        if left < seconds:
+            raise OutOfTimeError(f"{max(left, 0):.0f} s were left")
+        return left
 
     def keeps(self, share: float) -> bool:
         """Whether more than a share of all seconds is left, which what comes later needs."""

@@ -111,8 +111,16 @@ def test_repeats_are_cut_when_time_is_short_and_the_row_says_so(spent: float, re
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize(
+    ("left_out_at", "left_out", "num_models"),
+    [(71.0, ["embedding"], 3), (76.0, ["embedding", "llama", "gemma", "qwen3_5_moe"], 0)],
+)
 def test_what_is_left_out_for_lack_of_time_is_listed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    left_out_at: float,
+    left_out: list[str],
+    num_models: int,
 ) -> None:
     peers: list[bool] = []
 
@@ -120,13 +128,20 @@ def test_what_is_left_out_for_lack_of_time_is_listed(
         peers.append(with_peer)
         return models.Speed(**FOUND["models"][0])
 
-    monkeypatch.setattr(gpu_check.cases, "cases", lambda *_: iter(()))
     monkeypatch.setattr(gpu_check.invariance, "costs", lambda *_: iter(()))
     monkeypatch.setattr(gpu_check.models, "measure", measured)
-    budget = Budget(seconds=20.0)
+    case = case_named("embedding")
+    monkeypatch.setattr(gpu_check.cases, "cases", lambda *_: iter([case]))
+    monkeypatch.setattr(audited, "LEAST_SECONDS", 30.0)
+    spent = {"now": 0.0}
+    # What is done takes no time here.
+    budget = Budget(seconds=100.0, clock=lambda: spent["now"])
+    spent["now"] = left_out_at
     found = gpu_check.Look(lambda so_far: None, setting(budget)).run(tmp_path)
-    assert peers == [True] * 3
-    assert len(found["not_executed"]) == len(audited.EXPERIMENTS)
+    named = [each.partition(":")[0] for each in found["not_executed"]]
+    assert [name for name in named if name not in audited.EXPERIMENTS] == left_out
+    assert peers == [False] * num_models
+    assert set(audited.EXPERIMENTS) <= set(named)
     assert num_wrong(found) == 0
     assert "not executed: tiny_llama" in "\n".join(lines(found))
 
@@ -165,7 +180,7 @@ def test_work_is_timed_between_events_behind_what_fills_the_caches(
 @pytest.mark.parametrize("family", ["llama", "gemma", "qwen3_5_moe"])
 @torch.inference_mode()
 def test_each_family_replays_what_it_ran(family: str) -> None:
-    speed = models.measure(family, HOST, SET, dry=True)
+    speed = models.measure(family, HOST, SET, dry=True, with_peer=family == "llama")
     assert speed.graph_equals_eager
     assert speed.chunks_equal
     assert min(speed.eager_s, speed.replayed_s, speed.guarded_s, speed.prefill_s) > 0
@@ -230,7 +245,8 @@ def test_records_are_packed_without_what_was_fetched(tmp_path: Path) -> None:
 def test_a_run_that_takes_too_long_is_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = audited.run("tiny_llama", tmp_path, 0.5, dry=True)
+    monkeypatch.setattr(audited, "LEAST_SECONDS", 0.1)
+    found = audited.run("tiny_llama", tmp_path, Budget(seconds=0.5), dry=True)
     assert found.exit_code != 0
     assert "no time was left" in found.text
 
