@@ -4,6 +4,7 @@ The driver's seam is replaced and nothing above it: what decides about blocks, t
 device's ledger is the code that runs on a GPU.
 """
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from fake_driver import FakeDriver
 
 import harness.run.devices as devices
 
-CAPACITY_BYTES = 1 << 30
+CAPACITY_BYTES = int(os.environ.get("FAKE_GPU_BYTES", 1 << 30))
+"""That are free: of a GPU that others use too, fewer than it has."""
 
 if __name__ == "__main__":
     devices.CudaDriver = lambda uuid: FakeDriver(CAPACITY_BYTES)  # type: ignore[assignment,misc]
