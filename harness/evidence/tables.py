@@ -109,6 +109,8 @@ def write(
 def decode(name: str, data: bytes, *, where: str) -> list[dict[str, Any]]:
     """Decode Parquet bytes into rows, refusing anything but the declared columns.
 
+    Rows of a table that an earlier release wrote lack its later columns.
+
     Raises:
         EvidenceError: When the bytes are no such table, or are too large to be one.
     """
@@ -154,7 +156,7 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
         raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
     check_footer(data)
     file = pq.ParquetFile(io.BytesIO(data))
-    if file.schema_arrow != table.schema:
+    if file.schema_arrow not in (table.schema, table.earlier_schema):
         raise EvidenceError(
             f"table {name} has other columns",
             expected=str(table.schema.names),

@@ -260,7 +260,8 @@ def says_exhausted(error: BaseException) -> bool:
 def wait_for(tensor: torch.Tensor) -> None:
     """Wait until a tensor is computed, where it is computed beside the host's own work."""
     if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
+        # Not for the whole device: what is on its way to another process may wait for that one.
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
