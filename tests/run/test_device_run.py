@@ -20,7 +20,7 @@ from harness.measure.environment import DeviceRequest, probe_environment
 from harness.measure.gpus import Gpu, GpuSystem
 from harness.plan.check import check_plan
 from harness.plan.load import LoadedPlan
-from harness.run import derivation, processes, supervisor
+from harness.run import derivation, here, processes, supervisor
 from harness.run.request import RunRequest
 from harness.run.runnable import require_runnable
 
@@ -69,7 +69,7 @@ def run_on_gpu(
         return str(stub)
 
     monkeypatch.setattr(
-        supervisor, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
+        here, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
     )
 
     def _run(plan: LoadedPlan, free_bytes: int = GIB) -> tuple[int, Store]:
