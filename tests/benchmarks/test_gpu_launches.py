@@ -34,6 +34,7 @@ class Seen(Device):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nothing_that_is_recorded_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device, names, waiting = Seen(), [], []
     with fake_cuda(monkeypatch) as launched:
