@@ -20,7 +20,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -155,17 +155,17 @@ class Look:
         setting = self._setting
         device, kernel_set, dry = setting.device, setting.kernel_set, setting.dry
         sizes = cases.DRY if dry else cases.FULL
-        for case in cases.cases(sizes, device.device):
+        for case in self._cases(sizes):
             self._add("kernels", case.name, partial(check, case, setting), FOR_KERNELS)
-        device.give_back()
+        self._give_back()
         for name, cost in invariance.costs(sizes, device, kernel_set, 3 if dry else 20):
             self._add("invariance", name, cost, FOR_KERNELS)
-        device.give_back()
+        self._give_back()
         for family in models.documents(dry=dry):
             measure = partial(models.measure, with_peer=setting.budget.keeps(FOR_PEERS))
             measure = partial(measure, family, device, kernel_set, dry=dry)
             self._add("models", family, measure, FOR_MODELS)
-            device.give_back()
+            self._give_back()
         with ThreadPoolExecutor(_at_once()) as pool:
             run = partial(audited.run, folder=folder, budget=setting.budget, dry=dry)
             started = {name: pool.submit(run, name) for name in audited.EXPERIMENTS}
@@ -173,6 +173,29 @@ class Look:
                 self._add("audited", name, run_of.result)
         self._kept()
         return self.found
+
+    def _cases(self, sizes: cases.Sizes) -> Iterator[cases.Case]:
+        """Every case that can be made: after a fault of the device none can."""
+        listed = cases.cases(sizes, self._setting.device.device)
+        while True:
+            try:
+                case = next(listed, None)
+            except Exception as error:
+                self._is_problem("the cases that follow", error)
+                return
+            if case is None:
+                return
+            yield case
+
+    def _give_back(self) -> None:
+        # A device that has failed fails again here; what runs in other processes may still pass.
+        try:
+            self._setting.device.give_back()
+        except Exception as error:
+            self._is_problem("memory is given back", error)
+
+    def _is_problem(self, name: str, error: Exception) -> None:
+        self.found["problems"].append(f"{name}: {type(error).__name__}: {error}"[:400])
 
     def _add(
         self, part: str, name: str, look_at: Callable[[], Any], share_to_keep: float = 0.0
@@ -184,7 +207,7 @@ class Look:
         except OutOfTimeError as error:
             self.found["not_executed"].append(f"{name}: {error}")
         except Exception as error:
-            self.found["problems"].append(f"{name}: {type(error).__name__}: {error}"[:400])
+            self._is_problem(name, error)
         self._kept()
         print(f"{self.found['seconds']:.0f} s {part}: {name}", file=sys.stderr, flush=True)
 

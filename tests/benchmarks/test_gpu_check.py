@@ -3,6 +3,7 @@
 import copy
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,29 @@ def test_a_row_that_cannot_be_had_loses_no_other(
     assert saved[-1] == len(found["problems"]) > 30
     assert "rms_norm, 1 rows: RuntimeError: no such thing" in found["problems"]
     assert num_wrong(found) == len(found["problems"])
+
+
+def test_a_device_that_has_failed_loses_no_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    def cases_until_it_fails(*_: object) -> Iterator[cases.Case]:
+        yield embedding
+        fail()
+
+    embedding = case_named("embedding")
+    monkeypatch.setattr(gpu_check.cases, "cases", cases_until_it_fails)
+    monkeypatch.setattr(gpu_check.models, "documents", lambda dry: {})
+    monkeypatch.setattr(HOST, "give_back", fail)
+    row = audited.Audited(experiment="tiny_llama", exit_code=0, text="passed")
+    monkeypatch.setattr(gpu_check.audited, "run", lambda name, **_: row)
+    found = gpu_check.Look(lambda so_far: None, setting()).run(tmp_path)
+    assert [each["name"] for each in found["kernels"]] == ["embedding"]
+    assert len(found["audited"]) == len(audited.EXPERIMENTS)
+    assert len(found["problems"]) == 3
+    assert all("illegal memory access" in each for each in found["problems"])
 
 
 def test_records_are_packed_without_what_was_fetched(tmp_path: Path) -> None:
