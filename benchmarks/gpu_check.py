@@ -34,6 +34,7 @@ if __name__ == "__main__":
 
 from benchmarks.gpu import audited, cases, invariance, models
 from benchmarks.gpu.budget import Budget, OutOfTimeError
+from benchmarks.gpu.case import DRY, FULL, Case, Outputs, Sizes
 from benchmarks.gpu.device import Device, Limits
 from benchmarks.gpu.table import lines, num_wrong
 from harness.plan.records import Determinism
@@ -80,7 +81,7 @@ class Setting:
     dry: bool
 
 
-def check(case: cases.Case, setting: Setting) -> Checked:
+def check(case: Case, setting: Setting) -> Checked:
     """Compare with the reference, repeat, and time."""
     device, kernel_set = setting.device, setting.kernel_set
     expected = case.run("torch-reference/1")
@@ -118,7 +119,7 @@ def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float(gap / scale.clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def _equal(some: cases.Outputs, others: cases.Outputs) -> bool:
+def _equal(some: Outputs, others: Outputs) -> bool:
     return all(
         torch.equal(one.view(torch.uint8), other.view(torch.uint8))
         for one, other in zip(some, others, strict=True)
@@ -154,7 +155,7 @@ class Look:
         """Look at everything; records are made in ``folder``."""
         setting = self._setting
         device, kernel_set, dry = setting.device, setting.kernel_set, setting.dry
-        sizes = cases.DRY if dry else cases.FULL
+        sizes = DRY if dry else FULL
         for case in self._cases(sizes):
             self._add("kernels", case.name, partial(check, case, setting), FOR_KERNELS)
         self._give_back()
@@ -174,7 +175,7 @@ class Look:
         self._kept()
         return self.found
 
-    def _cases(self, sizes: cases.Sizes) -> Iterator[cases.Case]:
+    def _cases(self, sizes: Sizes) -> Iterator[Case]:
         """Every case that can be made: after a fault of the device none can."""
         listed = cases.cases(sizes, self._setting.device.device)
         while True:

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 import kernels.linear.cpu as linear_cpu
-from benchmarks.gpu.cases import Sizes
+from benchmarks.gpu.case import Sizes
 from benchmarks.gpu.device import Device
 from kernels.attention.api import select as select_attention
 from kernels.kernel_sets import TRITON

@@ -13,6 +13,7 @@ import torch
 from benchmarks import gpu_check
 from benchmarks.gpu import audited, cases, invariance, models
 from benchmarks.gpu.budget import Budget
+from benchmarks.gpu.case import DRY, Case, Outputs
 from benchmarks.gpu.device import Device, Limits
 from benchmarks.gpu.table import lines, num_wrong
 
@@ -72,14 +73,14 @@ def setting(budget: Budget | None = None, *, dry: bool = True) -> gpu_check.Sett
     )
 
 
-def case_named(name: str) -> cases.Case:
-    (case,) = [each for each in cases.cases(cases.DRY, HOST.device) if each.name == name]
+def case_named(name: str) -> Case:
+    (case,) = [each for each in cases.cases(DRY, HOST.device) if each.name == name]
     return case
 
 
 @torch.inference_mode()
 def test_every_case_is_correct_and_repeats() -> None:
-    listed = list(cases.cases(cases.DRY, HOST.device))
+    listed = list(cases.cases(DRY, HOST.device))
     names = [case.name for case in listed]
     assert len(set(names)) == len(names)
     found = [gpu_check.check(case, setting()) for case in listed]
@@ -92,11 +93,11 @@ def test_every_case_is_correct_and_repeats() -> None:
 def test_a_wrong_kernel_and_one_that_varies_are_found() -> None:
     case, calls = case_named("embedding"), iter(range(1000))
 
-    def varying(kernel_set: str) -> cases.Outputs:
+    def varying(kernel_set: str) -> Outputs:
         noise = 0 if kernel_set == "torch-reference/1" else next(calls)
         return tuple(tensor + noise for tensor in case.run(kernel_set))
 
-    broken = cases.Case(name="broken", run=varying, num_bytes=1, tolerance=0.1)
+    broken = Case(name="broken", run=varying, num_bytes=1, tolerance=0.1)
     found = gpu_check.check(broken, setting())
     assert not found.is_correct or found.num_different == found.num_repeats
     assert found.num_different == found.num_repeats
@@ -237,7 +238,7 @@ def test_a_device_that_has_failed_loses_no_record(
     def fail() -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    def cases_until_it_fails(*_: object) -> Iterator[cases.Case]:
+    def cases_until_it_fails(*_: object) -> Iterator[Case]:
         yield embedding
         fail()
 

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "adapters"))
 from fake_cuda import CUDA, Crossings, fake_cuda
 
 from benchmarks.gpu import cases, invariance
+from benchmarks.gpu.case import FULL
 from benchmarks.gpu.device import Device
 
 TRITON = "triton/1"
@@ -38,7 +39,7 @@ class Seen(Device):
 def test_nothing_that_is_recorded_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device, names, waiting = Seen(), [], []
     with fake_cuda(monkeypatch) as launched:
-        for case in cases.cases(cases.FULL, CUDA):
+        for case in cases.cases(FULL, CUDA):
             if case.launch is None:
                 continue
             launched.clear()
@@ -47,7 +48,7 @@ def test_nothing_that_is_recorded_waits_for_the_device(monkeypatch: pytest.Monke
             names.append(case.name)
             waiting += [case.name] if device.crossings or not launched else []
             device.crossings.clear()
-        for name, cost in invariance.costs(cases.FULL, device, TRITON, 1):
+        for name, cost in invariance.costs(FULL, device, TRITON, 1):
             cost()
             waiting += [name] if device.crossings else []
             device.crossings.clear()
