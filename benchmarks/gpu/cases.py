@@ -1,11 +1,11 @@
 """One case per kernel, in the shapes of the published models. Measures nothing.
 
-A case calls the op through its public function, as the adapters' own functions come from the same
-place; what it reads and writes, and its multiplications, are counted from the shapes.
+A case calls the op through its public function, and gives the unchecked one that adapters choose
+beside it; what an ideal kernel reads and writes, and its multiplications, follow from the shapes.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -26,77 +26,24 @@ import kernels.rope.api as rope
 import kernels.sampling.api as sampling
 import kernels.sigmoid_gate.api as sigmoid_gate
 import kernels.softcap.api as softcap
+from benchmarks.gpu.case import EXACT, Case, Outputs, Sizes
 from kernels.grouped_moe.records import NvFp4Bank
-from kernels.nvfp4.quantize import quantize
-from kernels.nvfp4.records import NvFp4Rows
-
-Outputs = tuple[torch.Tensor, ...]
-EXACT = 0.0
-ROUNDED = 2e-2
-"""bfloat16 outputs keep 8 bits; sums of another order move the last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One op at one shape."""
-
-    name: str
-    run: Callable[[str], Outputs]
-    """With a kernel set; gives what is compared, state included, from a state made anew."""
-    num_bytes: int
-    """Read and written by an ideal kernel."""
-    num_flop: int = 0
-    tolerance: float = ROUNDED
-    """Of the largest magnitude of the reference."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """How large the cases are; small ones show on a host that every line works."""
-
-    rows: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    context: int
-    vocabulary: int
-    experts: int
-    intermediate: int
-
-
-FULL = Sizes(
-    rows=64,
-    hidden=2048,
-    heads=16,
-    kv_heads=2,
-    head_dim=256,
-    context=4096,
-    vocabulary=151_936,
-    experts=64,
-    intermediate=512,
-)
-DRY = Sizes(
-    rows=3,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    head_dim=32,
-    context=64,
-    vocabulary=512,
-    experts=4,
-    intermediate=32,
-)
+from kernels.nvfp4.records import BLOCK_COLUMNS, NvFp4Rows
 
 
 def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     """Every op once for one row (decode) and, where it makes a difference, for many."""
     torch.manual_seed(0)
+    small = (2 * sizes.intermediate, sizes.hidden)
+    bank = _bank(sizes, device)
     for rows in (1, sizes.rows):
         yield from _row_wise(sizes, rows, device)
-        yield from _products(sizes, rows, device)
+        yield from _products(small, rows, device, "")
+        yield _experts(sizes, rows, bank, device)
         yield _attention(sizes, rows, device)
         yield from _mixers(sizes, rows, device)
+    for rows in (1, sizes.many_rows):
+        yield from _products(sizes.wide, rows, device, " wide")
     yield from _one_row(sizes, device)
 
 
@@ -115,64 +62,80 @@ def _row_wise(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
     angle = torch.rand(rows, sizes.head_dim // 2, device=device)
     cos, sin = rope.angles(angle.cos(), angle.sin())
 
-    def one(name: str, run: Callable[[str], torch.Tensor], *read: torch.Tensor) -> Case:
-        output = run("torch-reference/1")
-        num_bytes = _nbytes(output, *read)
-        return Case(name=f"{name}, {rows} rows", run=lambda s: (run(s),), num_bytes=num_bytes)
+    def one(
+        name: str,
+        public: Callable[..., torch.Tensor],
+        select: Callable[[str], Callable[..., object]],
+        *arguments: object,
+    ) -> Case:
+        read = [each for each in arguments if isinstance(each, torch.Tensor)]
+        return Case(
+            name=f"{name}, {rows} rows",
+            run=lambda s: (public(*arguments, kernel_set=s),),
+            launch=lambda s: partial(select(s), *arguments),
+            num_bytes=_nbytes(public(*arguments, kernel_set="torch-reference/1"), *read),
+        )
 
-    yield one("rms_norm", lambda s: rms_norm.rms_norm(x, weight, 1e-6, kernel_set=s), x)
+    yield one("rms_norm", rms_norm.rms_norm, rms_norm.select, x, weight, 1e-6)
     yield Case(
         name=f"add_rms_norm, {rows} rows",
         run=lambda s: rms_norm.add_rms_norm(x, x, weight, 1e-6, True, kernel_set=s),
+        launch=lambda s: partial(rms_norm.select_add(s), x, x, weight, 1e-6, True),
         num_bytes=4 * x.nbytes,
     )
-    yield one("rope", lambda s: rope.rope(heads, cos, sin, kernel_set=s), heads)
-    yield one("silu_gated", lambda s: gated_activation.silu_gated(gate_up, kernel_set=s), gate_up)
-    yield one(
-        "gelu_tanh_gated",
-        lambda s: gated_activation.gelu_tanh_gated(gate_up, kernel_set=s),
-        gate_up,
+    yield one("rope", rope.rope, rope.select, heads, cos, sin)
+    gated = gated_activation
+    yield one("silu_gated", gated.silu_gated, gated.select_silu, gate_up)
+    yield one("gelu_tanh_gated", gated.gelu_tanh_gated, gated.select_gelu_tanh, gate_up)
+    yield one("sigmoid_gate", sigmoid_gate.sigmoid_gate, sigmoid_gate.select, x, x)
+    capped = x.clone()
+    yield Case(
+        name=f"softcap, {rows} rows",
+        run=lambda s: (softcap.softcap_(x.clone(), 30.0, kernel_set=s),),
+        launch=lambda s: partial(softcap.select(s), capped, 30.0),
+        num_bytes=2 * x.nbytes,
     )
-    yield one("sigmoid_gate", lambda s: sigmoid_gate.sigmoid_gate(x, x, kernel_set=s), x, x)
-    yield one("softcap", lambda s: softcap.softcap_(x.clone(), 30.0, kernel_set=s), x)
 
 
-def _products(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
-    outputs, columns = 2 * sizes.intermediate, sizes.hidden
+def _products(shape: tuple[int, int], rows: int, device: torch.device, kind: str) -> Iterator[Case]:
+    outputs, columns = shape
     x = _random(rows, columns, device=device)
     weight = _random(outputs, columns, device=device) * columns**-0.5
-    flop = 2 * rows * outputs * columns
+    other_bytes = x.nbytes + 2 * rows * outputs
 
-    def one(name: str, run: Callable[[str], torch.Tensor], num_bytes: int) -> Case:
+    def one(
+        name: str,
+        public: Callable[..., torch.Tensor],
+        select: Callable[[str], Callable[..., object]],
+        num_bytes: int,
+        *weights: object,
+    ) -> Case:
         return Case(
-            name=f"{name}, {rows} rows",
-            run=lambda s: (run(s),),
-            num_bytes=x.nbytes + num_bytes,
-            num_flop=flop,
+            name=f"{name}{kind}, {rows} rows",
+            run=lambda s: (public(x, *weights, kernel_set=s),),
+            launch=lambda s: partial(select(s), x, *weights),
+            num_bytes=num_bytes + other_bytes,
+            num_flop=2 * rows * outputs * columns,
         )
 
-    yield one("linear", lambda s: linear.linear(x, weight, kernel_set=s), weight.nbytes)
+    yield one("linear", linear.linear, linear.select, weight.nbytes, weight)
     fp8, scale = weight.to(torch.float8_e4m3fn), torch.ones(outputs, device=device)
-    yield one(
-        "fp8_linear", lambda s: fp8_linear.fp8_linear(x, fp8, scale, kernel_set=s), fp8.nbytes
-    )
+    yield one("fp8_linear", fp8_linear.fp8_linear, fp8_linear.select, fp8.nbytes, fp8, scale)
     packed = _packed(outputs, columns, device)
-    yield one(
-        "nvfp4_linear", lambda s: nvfp4.nvfp4_linear(x, packed, kernel_set=s), packed.num_bytes
-    )
-    yield _experts(sizes, rows, x, device)
+    yield one("nvfp4_linear", nvfp4.nvfp4_linear, nvfp4.select, packed.num_bytes, packed)
 
 
 def _packed(outputs: int, columns: int, device: torch.device) -> NvFp4Rows:
-    made = quantize(torch.randn(outputs, columns) * columns**-0.5)
+    """Every code; no scale is 0 or no number."""
+    scales = torch.rand(outputs, columns // BLOCK_COLUMNS, device=device) + 0.5
     return NvFp4Rows(
-        codes=made.codes.to(device),
-        block_scales=made.block_scales.to(device),
-        row_scales=made.row_scales.to(device),
+        codes=torch.randint(256, (outputs, columns // 2), dtype=torch.uint8, device=device),
+        block_scales=scales.to(torch.float8_e4m3fn),
+        row_scales=torch.full((outputs,), columns**-0.5, device=device),
     )
 
 
-def _experts(sizes: Sizes, rows: int, x: torch.Tensor, device: torch.device) -> Case:
+def _bank(sizes: Sizes, device: torch.device) -> NvFp4Bank:
     def stacked(outputs: int, columns: int) -> list[torch.Tensor]:
         parts = [_packed(outputs, columns, device) for _ in range(sizes.experts)]
         scales = torch.stack([part.block_scales.view(torch.uint8) for part in parts])
@@ -186,7 +149,7 @@ def _experts(sizes: Sizes, rows: int, x: torch.Tensor, device: torch.device) -> 
         stacked(2 * sizes.intermediate, sizes.hidden),
         stacked(sizes.hidden, sizes.intermediate),
     )
-    bank = NvFp4Bank(
+    return NvFp4Bank(
         gate_up_codes=up[0],
         gate_up_block_scales=up[1],
         gate_up_row_scales=up[2],
@@ -194,12 +157,22 @@ def _experts(sizes: Sizes, rows: int, x: torch.Tensor, device: torch.device) -> 
         down_block_scales=down[1],
         down_row_scales=down[2],
     )
+
+
+def _experts(sizes: Sizes, rows: int, bank: NvFp4Bank, device: torch.device) -> Case:
+    x = _random(rows, sizes.hidden, device=device)
     logits = torch.randn(rows, sizes.experts, device=device)
     top_k = min(8, sizes.experts)
     touched = min(sizes.experts, rows * top_k)
+
+    def launch(kernel_set: str) -> Callable[[], object]:
+        op = grouped_moe.select(kernel_set)
+        return lambda: op.routed(x, op.route(logits, top_k), bank)
+
     return Case(
         name=f"grouped_moe, {rows} rows",
         run=lambda s: (grouped_moe.grouped_moe(x, logits, top_k, bank, kernel_set=s)[0],),
+        launch=launch,
         num_bytes=touched * bank.bytes_per_expert + 2 * x.nbytes,
         num_flop=6 * rows * top_k * sizes.hidden * sizes.intermediate,
     )
@@ -211,17 +184,25 @@ def _attention(sizes: Sizes, rows: int, device: torch.device) -> Case:
     k, v = _random(*cache, device=device), _random(*cache, device=device)
     q = _random(rows, sizes.heads, sizes.head_dim, device=device)
 
+    scale = sizes.head_dim**-0.5
+
+    def prepared(kernel_set: str) -> attention.AttentionContext:
+        op, start = attention.select(kernel_set), sizes.context - rows
+        return op.prepare(rows, start, dtype=q.dtype, device=device)
+
     def run(kernel_set: str) -> Outputs:
-        step = attention.select(kernel_set).prepare(
-            rows, sizes.context - rows, dtype=q.dtype, device=device
-        )
-        scale = sizes.head_dim**-0.5
+        step = prepared(kernel_set)
         return (attention.paged_attention(q, k, v, slots, step, scale, kernel_set=kernel_set),)
+
+    def launch(kernel_set: str) -> Callable[[], object]:
+        op, step = attention.select(kernel_set), prepared(kernel_set)
+        return partial(op.paged, q, k, v, slots, step, scale)
 
     flop = 4 * rows * sizes.heads * sizes.context * sizes.head_dim
     return Case(
         name=f"paged_attention, {rows} rows",
         run=run,
+        launch=launch,
         num_bytes=_nbytes(q, q, k, v, slots),
         num_flop=flop,
     )
@@ -239,7 +220,13 @@ def _mixers(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
         state = inputs.clone()
         return causal_conv.causal_conv(x, weight, state, kernel_set=kernel_set), state
 
-    yield Case(name=f"causal_conv, {rows} rows", run=convolve, num_bytes=2 * _nbytes(x, inputs))
+    carried = inputs.clone()
+    yield Case(
+        name=f"causal_conv, {rows} rows",
+        run=convolve,
+        launch=lambda s: partial(causal_conv.select(s), x, weight, carried),
+        num_bytes=2 * _nbytes(x, inputs),
+    )
     heads, size = sizes.heads, 128 if sizes.hidden >= 2048 else 16
     q, k = (_random(rows, heads // 2, size, device=device) for _ in range(2))
     v, gate = (_random(rows, heads, size, device=device) for _ in range(2))
@@ -252,13 +239,18 @@ def _mixers(sizes: Sizes, rows: int, device: torch.device) -> Iterator[Case]:
         read = delta_rule.delta_rule(q, k, v, a, b, a_log, dt_bias, state, kernel_set=kernel_set)
         return read, state
 
+    advanced = held.clone()
     yield Case(
-        name=f"delta_rule, {rows} rows", run=advance, num_bytes=_nbytes(q, k, v, v, held, held)
+        name=f"delta_rule, {rows} rows",
+        run=advance,
+        launch=lambda s: partial(delta_rule.select(s), q, k, v, a, b, a_log, dt_bias, advanced),
+        num_bytes=_nbytes(q, k, v, v, held, held),
     )
     norm = _random(size, device=device)
     yield Case(
         name=f"gated_norm, {rows} rows",
         run=lambda s: (gated_norm.gated_norm(v, gate, norm, 1e-6, kernel_set=s),),
+        launch=lambda s: partial(gated_norm.select(s), v, gate, norm, 1e-6),
         num_bytes=3 * v.nbytes,
     )
 
@@ -269,6 +261,7 @@ def _one_row(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield Case(
         name="embedding",
         run=lambda s: (embedding.embedding(ids, table, kernel_set=s),),
+        launch=lambda s: partial(embedding.select(s), ids, table),
         num_bytes=2 * sizes.rows * sizes.hidden * 2,
         tolerance=EXACT,
     )
@@ -283,6 +276,7 @@ def _one_row(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     yield Case(
         name="fingerprint",
         run=digest,
+        launch=lambda s: partial(fingerprint.select(s), table),
         num_bytes=table.nbytes,
         tolerance=EXACT,
     )
@@ -304,4 +298,15 @@ def _one_row(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         kv_cache.store(k, v, caches[0], caches[1], slots, kernel_set=kernel_set)
         return (*caches, kv_cache.load(caches[0], slots, kernel_set=kernel_set))
 
-    yield Case(name="kv_cache", run=store, num_bytes=6 * k.nbytes, tolerance=EXACT)
+    held = [torch.zeros(2 * sizes.rows, *rows[1:], device=device).bfloat16() for _ in range(2)]
+
+    def launch(kernel_set: str) -> Callable[[], object]:
+        op = kv_cache.select(kernel_set)
+
+        def both() -> torch.Tensor:
+            op.store(k, v, held[0], held[1], slots)
+            return op.load(held[0], slots)
+
+        return both
+
+    yield Case(name="kv_cache", run=store, launch=launch, num_bytes=6 * k.nbytes, tolerance=EXACT)

@@ -1,24 +1,21 @@
-"""Decode of a made-up model of each family: eager, replayed, with sentinels, beside transformers.
+"""Decode of a made-up model of each family: eager, replayed, with sentinels, beside others.
 
 Random weights: speed and equality are measured, no text. Knows families by name only.
 """
 
-import importlib.util
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.device import Device
-from harness.adapters.families import layout_for, reference_for
-from harness.checkpoint.synthetic_source import fetch
+from benchmarks.gpu.invariance import ordinary_products
+from benchmarks.gpu.made import MadeModel, make_request
+from benchmarks.gpu.peers import transformers_seconds
 from harness.plan.layout import LayoutRequest
-from harness.plan.records import Determinism, ModelRange, Workload
 from harness.realize.recorder import StepRecorder
 
 _SHARED = {
@@ -92,105 +89,99 @@ def documents(*, dry: bool) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Seconds of a decode step, medians; ``None`` where it was not executed, with the reason."""
+    """Medians in seconds, of a decode step or of the whole prompt."""
 
     family: str
+    prefill_s: float
     eager_s: float
     replayed_s: float
     guarded_s: float
     """Replayed, and then digested, counted and compared."""
+    ordinary_prefill_s: float
+    """With torch's own products, which are not batch-invariant."""
+    ordinary_replayed_s: float
     transformers_s: float | None
     not_executed: str | None
+    """Why there is no figure of transformers."""
     graph_equals_eager: bool
+    chunks_equal: bool
+    """Whether a prompt in uneven chunks gives the bits of one at once, state included."""
 
 
-def measure(family: str, device: Device, kernel_set: str, *, dry: bool) -> Speed:
-    """Measure one family."""
+def measure(
+    family: str, device: Device, kernel_set: str, *, dry: bool, with_peer: bool = True
+) -> Speed:
+    """Measure one family; ``with_peer`` says whether there is time for transformers."""
     document = documents(dry=dry)[family]
-    layout = layout_for(family)
-    prompt, steps = (8, 3) if dry else (128, 64)
-    with tempfile.TemporaryDirectory() as folder:
-        root = _checkpoint(Path(folder), family, document)
-        request = _request(family, document, kernel_set, prompt, steps)
-        with device.device:
-            executor = reference_for(family).ordinary(root, request).executor
-        eager, planes = _decode(executor, request, device, None)
-        buffers = {
-            spec.name: torch.zeros(
-                spec.shape, dtype=getattr(torch, spec.dtype), device=device.device
-            )
-            for spec in layout.tensors(
-                replace(request, workload=replace(request.workload, decode_mode="recorded")),
-                "state.decode-buffers",
-                "static-buffers",
-                (),
-            )
-        }
-        executor.record_decode(prompt, buffers, device.record)
-        _decode(executor, request, device, None)  # records
-        replayed, again = _decode(executor, request, device, None)
-        guarded, _ = _decode(executor, request, device, _sentinels(planes, request))
-        peer, reason = _transformers(root, document, request, device)
-    return Speed(
-        family=family,
-        eager_s=eager,
-        replayed_s=replayed,
-        guarded_s=guarded,
-        transformers_s=peer,
-        not_executed=reason,
-        graph_equals_eager=all(
-            torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-            for one, other in zip(planes, again, strict=True)
-        ),
-    )
+    prompt, steps = (8, 3) if dry else (512, 64)
+    request = make_request(family, document, kernel_set, prompt, steps)
+    model = MadeModel(family, request, device)
+    found = _own(model, device)
+    model.release()
+    device.give_back()
+    peer, reason = None, "no time was left"
+    if with_peer:
+        ids = request.workload.prompt_token_ids
+        peer, reason = transformers_seconds(document, ids, steps, device)
+        device.give_back()
+    return Speed(family=family, transformers_s=peer, not_executed=reason, **found)
 
 
-def _checkpoint(folder: Path, family: str, document: Mapping[str, Any]) -> Path:
-    source = {
-        "kind": "synthetic",
-        "generator": "shake256/1",
-        "seed": 1,
-        "family": family,
-        "dtype": "bfloat16",
-        "config": dict(document),
+def _own(model: MadeModel, device: Device) -> dict[str, Any]:
+    request = model.request
+    eager = model.eager()
+    prefill = _prefill(eager, request, device)
+    prompt = len(request.workload.prompt_token_ids)
+    whole, cut = (_after(eager, request, cuts) for cuts in ((), (1, prompt // 3)))
+    eager_s, planes = _decode(eager, request, device, None)
+    recorded = model.recorded()
+    _decode(recorded, request, device, None)  # runs it once, and records
+    replayed_s, again = _decode(recorded, request, device, None)
+    guarded_s, _ = _decode(recorded, request, device, _sentinels(planes, request))
+    with ordinary_products(request.determinism.kernel_set):
+        ordinary = model.recorded()
+    ordinary_prefill = _prefill(ordinary, request, device)
+    _decode(ordinary, request, device, None)
+    ordinary_s, _ = _decode(ordinary, request, device, None)
+    return {
+        "prefill_s": prefill,
+        "eager_s": eager_s,
+        "replayed_s": replayed_s,
+        "guarded_s": guarded_s,
+        "ordinary_prefill_s": ordinary_prefill,
+        "ordinary_replayed_s": ordinary_s,
+        "graph_equals_eager": _same(planes, again),
+        "chunks_equal": _same(whole, cut),
     }
-    tensors = layout_for(family).synthetic_tensors
-    return fetch(source, folder, lambda text, done=None: None, tensors=tensors, allow_large=True)
 
 
-def _request(
-    family: str, document: Mapping[str, Any], kernel_set: str, prompt: int, steps: int
-) -> LayoutRequest:
-    config = layout_for(family).parse_config(document)
-    ids = tuple((31 * i * i + 17 * i + 1) % int(document["vocab_size"]) for i in range(prompt))
-    return LayoutRequest(
-        config=config,
-        spec=ModelRange(
-            start_layer=0,
-            end_layer=int(config["num_layers"]),
-            owns_embeddings=True,
-            owns_final_norm_head=True,
-            model_repository="benchmark",
-            revision="0",
-        ),
-        determinism=Determinism(
-            dtype="bfloat16",
-            num_threads=torch.get_num_threads(),
-            deterministic_algorithms=True,
-            batch_invariant=False,
-            kernel_set=kernel_set,
-        ),
-        workload=Workload(
-            prompt_token_ids=ids,
-            chunk_rows=prompt,
-            decode_steps=steps,
-            repetitions=1,
-            fresh_realizations=1,
-            sampling="greedy",
-            max_positions=prompt + steps,
-        ),
-        staging="none",
+def _same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return all(
+        torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+        for one, other in zip(some, others, strict=True)
     )
+
+
+def _prefill(executor: Any, request: LayoutRequest, device: Device) -> float:
+    """Median seconds of the whole prompt in one step."""
+    prompt, seconds = request.workload.prompt_token_ids, []
+    for _ in range(4):
+        executor.reset()
+        device.synchronize()
+        began = time.perf_counter()
+        executor.step(prompt, 0, want_logits=True)
+        device.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[1:])
+
+
+def _after(executor: Any, request: LayoutRequest, cuts: Sequence[int]) -> list[torch.Tensor]:
+    """Logits of the prompt's last row, and the whole state after it, for a prompt that is cut."""
+    prompt = request.workload.prompt_token_ids
+    executor.reset()
+    for begin, end in zip((0, *cuts), (*cuts, len(prompt)), strict=True):
+        output = executor.step(prompt[begin:end], begin, want_logits=end == len(prompt))
+    return [output.logits.clone(), *(t.clone() for t in executor.declared_state().values())]
 
 
 PerStep = Callable[[Any, Any, str, int, int], None]
@@ -243,30 +234,3 @@ def _sentinels(planes: Sequence[torch.Tensor], request: LayoutRequest) -> PerSte
         )
 
     return record
-
-
-def _transformers(
-    root: Path, document: Mapping[str, Any], request: LayoutRequest, device: Device
-) -> tuple[float | None, str | None]:
-    if importlib.util.find_spec("transformers") is None:
-        return None, "transformers is not installed"
-    try:
-        import transformers
-
-        config = transformers.AutoConfig.for_model(**document)
-        with device.device:
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        cache = transformers.DynamicCache(config=model.config)
-        ids = torch.tensor([request.workload.prompt_token_ids], device=device.device)
-        logits = model(input_ids=ids, use_cache=True, cache=cache).logits
-        seconds = []
-        for _ in range(request.workload.decode_steps):
-            token = logits[:, -1].argmax(-1, keepdim=True)
-            device.synchronize()
-            began = time.perf_counter()
-            logits = model(input_ids=token, use_cache=True, cache=cache).logits
-            int(logits[0, -1].argmax())
-            seconds.append(time.perf_counter() - began)
-    except Exception as error:  # whatever keeps a peer from running is its reason
-        return None, f"{type(error).__name__}: {error}"[:200]
-    return statistics.median(seconds), None

@@ -17,6 +17,7 @@ from harness.realize.decode import ExecutionLoop, OwnSteps, Steps
 from harness.realize.recorder import StepRecorder
 from harness.realize.schedule import Schedule
 from harness.state.arena import Arena
+from harness.state.recording import rehearsing
 
 WARM_DECODE_STEPS = 2
 
@@ -55,7 +56,8 @@ def warm_up(
     """
     throwaway = {name: memory.throwaway() for name, memory in context.memories.items()}
     adapter = make_adapter()
-    adapter.begin(replace(context, memories=throwaway))
+    record = rehearsing(context.record)
+    adapter.begin(replace(context, memories=throwaway, record=record))
     arenas = _realize(plan, adapter, populate=populate)
     _run(plan, adapter, arenas, schedule, steps_of)
     del adapter

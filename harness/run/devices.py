@@ -15,7 +15,7 @@ from harness.run.job import Job
 from harness.state.arena import Memory
 from harness.state.backing import Blocks, HostPages
 from harness.state.device_blocks import DeviceBlocks, PinnedPages
-from harness.state.driver import CudaDriver, Driver
+from harness.state.driver import CudaDriver, Driver, says_exhausted
 from harness.state.recording import HostRecording, Recording
 from harness.state.transfer import DeviceTransfer, HostTransfer, Transfer
 
@@ -58,7 +58,9 @@ def exhaustion_told() -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not says_exhausted(error):
+            raise
         raise ResourceError(
             "the device's memory is exhausted",
             got=str(error).partition(". ")[0],

@@ -39,6 +39,16 @@ _INHERITED = (
 )
 
 
+GPU_SETTINGS: Mapping[str, str] = {
+    # What deterministic matrix products on a GPU ask for; a host takes no notice.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NVIDIA_TF32_OVERRIDE": "0",
+    # The order in which the management library lists devices.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+"""Variables of a process that computes on a GPU, before it first reaches it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How one child ended."""
@@ -68,11 +78,7 @@ def child_environment(num_threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": str(num_threads),
         "MKL_DYNAMIC": "FALSE",
         "OMP_DYNAMIC": "FALSE",
-        # What deterministic matrix products on a GPU ask for; a host takes no notice.
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        "NVIDIA_TF32_OVERRIDE": "0",
-        # The order in which the management library lists devices.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **GPU_SETTINGS,
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         # One heap: freed pages can be given back, so that growth means something.

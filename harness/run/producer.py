@@ -392,7 +392,8 @@ def main() -> int:
     finally:
         production.leave()
     production.write(args.realization)
-    production.observe()
+    with exhaustion_told():
+        production.observe()
     witness.finish()
     return 0
 

@@ -31,6 +31,7 @@ from harness.state.digests import tensor_digest
 Row = dict[str, object]
 
 
+@exhaustion_told()
 def make_reference(plan: Plan, job: Job, folder: Path) -> None:
     """Load the checkpoint, run the workload once, and write outputs and digests to ``folder``."""
     request = layout_request(plan)
@@ -39,7 +40,7 @@ def make_reference(plan: Plan, job: Job, folder: Path) -> None:
 
     def ordinary(part: LayoutRequest) -> Reference:
         # Whatever the load makes, it makes on this device.
-        with exhaustion_told(), device:
+        with device:
             return maker.ordinary(job.checkpoint, part)
 
     say("ordinary load")
@@ -54,8 +55,7 @@ def make_reference(plan: Plan, job: Job, folder: Path) -> None:
     schedule = schedule_of(request.workload, request.spec)
     names = layout_for(plan.adapter_data.family or "").boundaries(request.config, request.spec)
     control = Control(reference.executor, parts, names)
-    with exhaustion_told():
-        control.run(schedule)
+    control.run(schedule)
     for part in parts:
         has_head = part.spec.owns_final_norm_head
         own = replace(schedule, has_head=has_head)

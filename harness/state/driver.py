@@ -6,9 +6,10 @@ no GPU.
 """
 
 import errno
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from harness.state.recording import Recording
 
 _cuda: Any = torch.cuda
 """Some of its functions have no types."""
+_NO_ROOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""As the runtime (torch and Triton hand on its words) and its matrix library say it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +128,10 @@ class CudaDriver:
         try:
             with torch.cuda.use_mem_pool(pool, self.device):
                 return torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
-        except torch.OutOfMemoryError as error:
-            text = str(error).partition(". ")[0]
-            raise OSError(errno.ENOMEM, text) from error
+        except RuntimeError as error:
+            if not says_exhausted(error):
+                raise
+            raise OSError(errno.ENOMEM, str(error).partition(". ")[0]) from error
 
     def segments(self, pool: Any = None) -> Sequence[Segment]:
         """See :class:`Driver`."""
@@ -166,7 +170,13 @@ class CudaDriver:
 
     def pin(self, address: int, num_bytes: int) -> None:
         """See :class:`Driver`."""
-        _require(_cuda.cudart().cudaHostRegister(address, num_bytes, 0), "pin host pages")
+        status = _cuda.cudart().cudaHostRegister(address, num_bytes, 0)
+        if int(status) != 0:
+            # CUDA remembers its last error, and torch raises it after whatever it launches next:
+            # here that is a launch of no account.
+            with suppress(RuntimeError):
+                torch.ones(1, device=self.device)
+        _require(status, "pin host pages")
 
     def unpin(self, address: int) -> None:
         """See :class:`Driver`."""
@@ -199,12 +209,26 @@ class CudaDriver:
 
     def _captured(self, work: Callable[[], None]) -> Recording:
         graph = torch.cuda.CUDAGraph()
-        with warnings.catch_warnings():
+        with _uncollected(), warnings.catch_warnings():
             # The kept graph is empty on purpose.
             warnings.simplefilter("ignore")
             with torch.cuda.graph(graph, pool=self._graph_pool):
                 work()
         return graph
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect garbage first, and not inside: it may be a pool, and to give memory back while a GPU
+    records spoils the recording."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _visible() -> list[str]:
@@ -219,11 +243,35 @@ def _number(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
+def says_exhausted(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, says that a device has no room left.
+
+    Beside torch's own error there are those of the runtime: of a module that is loaded, a graph
+    that is made, a library's workspace. A recording that fails raises another one at its end.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, RuntimeError) and any(text in str(seen) for text in _NO_ROOM):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
 def wait_for(tensor: torch.Tensor) -> None:
     """Wait until a tensor is computed, where it is computed beside the host's own work."""
     if tensor.device.type == "cuda":
         # Not for the whole device: what is on its way to another process may wait for that one.
         torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor's copy on a device, which is not waited for; on the host the tensor itself.
+
+    torch keeps the pinned pages that it is sent from until the copy has ended.
+    """
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _require(status: Any, what: str) -> None:

@@ -85,7 +85,14 @@ class HybridPool:
     def slots(self, kind: Kind, begin: int, end: int) -> torch.Tensor:
         """Slots of the positions [begin, end), int64, in order; never written to by the caller.
 
-        Nothing is read from a device for the check.
+        Raises:
+            UnmappedError: When a position was never covered, or has been evicted.
+        """
+        self.require_slots(kind, begin, end)
+        return self.translate(kind, begin, end)
+
+    def require_slots(self, kind: Kind, begin: int, end: int) -> None:
+        """Check that each of the positions [begin, end) has a slot; reads no device for it.
 
         Raises:
             UnmappedError: When a position was never covered, or has been evicted.
@@ -104,7 +111,6 @@ class HybridPool:
                 expected=f"positions [{begin}, {end}) covered, and not evicted",
                 hint="cover rows before they are prepared; evicted ones cannot be read again",
             )
-        return self.translate(kind, begin, end)
 
     def translate(self, kind: Kind, begin: int, end: int) -> torch.Tensor:
         """As :meth:`slots`, without any check: 0 where nothing is mapped."""

@@ -25,3 +25,32 @@ class HostRecording:
     def replay(self) -> None:
         """Do the work."""
         self.work()
+
+
+class Rehearsed:
+    """Work that is done itself the first time, then recorded, and from then on replayed.
+
+    To load code, or to find room, is refused while a GPU records: work has to run once before.
+    """
+
+    def __init__(self, work: Callable[[], None], record: MakeRecording) -> None:
+        """Args: work: to be recorded; record: takes the recording."""
+        self._work = work
+        self._record = record
+        self._num_done = 0
+        self._recording: Recording | None = None
+
+    def replay(self) -> None:
+        """Do it."""
+        self._num_done += 1
+        if self._num_done == 1:
+            self._work()
+            return
+        if self._recording is None:
+            self._recording = self._record(self._work)
+        self._recording.replay()
+
+
+def rehearsing(record: MakeRecording) -> MakeRecording:
+    """As ``record``, but that each work runs once by itself before it is recorded."""
+    return lambda work: Rehearsed(work, record)

@@ -1,7 +1,9 @@
 """A declared integer tensor that the host reads without waiting for a device.
 
 On the CPU the host's array *is* the tensor's memory. On a device it is a mirror: every change goes
-to both, and a bytewise restore of the tensor is followed by :meth:`HostTable.read_back`.
+to both, and a bytewise restore of the tensor is followed by :meth:`HostTable.read_back`. Small
+changes, those of a decode step, travel as arguments of launches: nothing is copied, so nothing is
+waited for, and no host memory has to stay as it is until it was read.
 """
 
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ import numpy.typing as npt
 import torch
 
 IntArray = npt.NDArray[np.int64]
+MAX_FILLS = 16
+"""A change of more runs of equal values is copied, which waits for the device."""
 
 
 def _shares_memory(tensor: torch.Tensor) -> bool:
@@ -41,7 +45,11 @@ class HostTable:
     def fill(self, values: Sequence[int] | IntArray | int) -> None:
         """Set every element."""
         self.host[:] = values
-        if not self._shares_memory:
+        if self._shares_memory:
+            return
+        if isinstance(values, int):
+            self.tensor.fill_(values)
+        else:
             self.tensor.copy_(torch.from_numpy(self.host))
 
     def put(self, indices: IntArray | slice, values: Sequence[int] | IntArray | int) -> None:
@@ -49,7 +57,25 @@ class HostTable:
         self.host[indices] = values
         if self._shares_memory:
             return
-        changed = torch.from_numpy(np.ascontiguousarray(self.host[indices]))
-        where = indices if isinstance(indices, slice) else torch.from_numpy(indices)
-        device = self.tensor.device
-        self.tensor[where if isinstance(where, slice) else where.to(device)] = changed.to(device)
+        if isinstance(indices, slice):
+            places = np.arange(*indices.indices(self.host.size), dtype=np.int64)
+        else:
+            places = indices
+        changed = self.host[places]
+        runs = _runs(places, changed)
+        if len(runs) <= MAX_FILLS:
+            for begin, end in runs:
+                self.tensor[places[begin] : places[end - 1] + 1].fill_(int(changed[begin]))
+        else:
+            device = self.tensor.device
+            where = torch.from_numpy(places).to(device)
+            self.tensor[where] = torch.from_numpy(changed).to(device)
+
+
+def _runs(places: IntArray, values: IntArray) -> list[tuple[int, int]]:
+    """Half-open ranges of ``places`` that lie side by side and have one value."""
+    if not places.size:
+        return []
+    is_first = (np.diff(places) != 1) | (np.diff(values) != 0)
+    ends = [*(np.flatnonzero(is_first) + 1).tolist(), places.size]
+    return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -38,6 +38,15 @@ class Prepare(Protocol):
         """Rows at ``start_position``, keys from ``first_position``; checks that none is missing."""
 
 
+class PrepareAt(Protocol):
+    """Prepares a step of one row whose position stays on the device."""
+
+    def __call__(
+        self, position: torch.Tensor, *, num_positions: int, window: int | None = None
+    ) -> AttentionContext:
+        """A row at ``position`` [1] int64, over all ``num_positions`` of caches or slots."""
+
+
 class Attend(Protocol):
     """Attends in one layer; unchecked."""
 
@@ -76,6 +85,8 @@ class Attention:
     prepare: Prepare
     attend: Attend
     paged: Paged
+    prepare_at: PrepareAt | None = None
+    """``None`` in a set that needs positions on the host."""
 
 
 def select(kernel_set: str) -> Attention:
@@ -98,7 +109,12 @@ def select(kernel_set: str) -> Attention:
 def _triton() -> Attention:
     from kernels.attention import kernel
 
-    return Attention(prepare=context.prepare, attend=kernel.attend, paged=kernel.paged)
+    return Attention(
+        prepare=kernel.prepare,
+        attend=kernel.attend,
+        paged=kernel.paged,
+        prepare_at=kernel.prepare_at,
+    )
 
 
 def _gathering(kernel_set: str, attend_layer: Attend) -> Paged:

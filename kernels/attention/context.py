@@ -23,6 +23,9 @@ class AttentionContext:
     """A row at position p reads [p - window + 1, p]; ``None``: [0, p]."""
     mask: torch.Tensor | None = None
     """Added to the scores, [rows, positions from the first that is read]; where a set uses one."""
+    position: torch.Tensor | None = None
+    """[1] int64: position of the first row, in a set that reads it where the rows are. It may
+    change between uses; ``start_position`` is then the last that it may be."""
 
     @property
     def num_positions(self) -> int:

@@ -9,6 +9,9 @@ positions  0        512       1024            absolute runs, whatever the step s
                 ^ first that a row reads      then one program per row and head joins its runs, in
                                               ascending order
 
+The position of the first row is read on the device: a recorded launch serves every position up to
+the one that its grid was made for. Runs beyond it read nothing.
+
 Bitwise: repeats; for finite inputs a row's bits depend on its query, on the keys and values it
 reads, its position, and the window alone. Runs and blocks lie at absolute multiples; a block that
 a row does not read adds exact zeros and a factor of 1; prefill and decode are one binary. It
@@ -22,7 +25,7 @@ import torch
 import triton.language as tl
 
 from kernels import configurations
-from kernels.attention.context import AttentionContext
+from kernels.attention.context import AttentionContext, check_positions
 from kernels.configurations import ATTENTION, ATTENTION_JOIN, SPLIT_POSITIONS, padded
 from kernels.device_code import (
     FLOATS,
@@ -57,10 +60,10 @@ def attend_kernel(
     softcap,
     num_rows,
     num_heads,
-    start_position,
+    position_of_first,
+    num_rows_before,
     first_position,
     window,
-    first_split,
     num_splits,
     slots_stride,
     q_row,
@@ -90,6 +93,8 @@ def attend_kernel(
     row = first_row + lane // TILE_GROUP
     head = first_head + lane % TILE_GROUP
     active = (lane < rows_per_tile * TILE_GROUP) & (row < num_rows)
+    start_position = tl.load(position_of_first).to(tl.int32) + num_rows_before
+    first_split = tl.maximum(start_position - window + 1, 0) // SPLIT
     position = start_position + row
     column = tl.arange(0, BLOCK_SIZE)
     inside = column < SIZE
@@ -98,7 +103,8 @@ def attend_kernel(
     queries = tl.load(source, mask=active[:, None] & inside[None, :], other=0.0)
 
     # What some row of the tile reads of this run, from the block in which it begins.
-    low = tl.maximum(start_position + first_row - window + 1, (first_split + split) * SPLIT)
+    oldest = tl.maximum(start_position + first_row - window + 1, first_position)
+    low = tl.maximum(oldest, (first_split + split) * SPLIT)
     begin = low // BLOCK_KEYS * BLOCK_KEYS
     tile_end = start_position + tl.minimum(first_row + rows_per_tile, num_rows)
     end = tl.minimum(tile_end, (first_split + split + 1) * SPLIT)
@@ -108,7 +114,7 @@ def attend_kernel(
     mix = tl.zeros([BLOCK_LANES, BLOCK_SIZE], tl.float32)
     for block in range(begin, end, BLOCK_KEYS):
         key = block + tl.arange(0, BLOCK_KEYS)
-        present = (key >= first_position) & (key < tile_end)
+        present = (key >= oldest) & (key < tile_end)
         place = (key - first_position).to(tl.int64)
         if HAS_SLOTS:
             place = tl.load(slots + place * slots_stride, mask=present, other=0)
@@ -177,6 +183,41 @@ def join_kernel(
     tl.store(out + lane[:, None] * SIZE + column, result, mask=active[:, None] & (column < SIZE))
 
 
+def prepare(
+    num_rows: int,
+    start_position: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    first_position: int = 0,
+    window: int | None = None,
+) -> AttentionContext:
+    """A context whose position lies on the device, sent there as an argument of a launch."""
+    del dtype
+    check_positions(num_rows, start_position, first_position, window)
+    return AttentionContext(
+        num_rows=num_rows,
+        start_position=start_position,
+        first_position=first_position,
+        window=window,
+        position=torch.full((1,), start_position, dtype=torch.int64, device=device),
+    )
+
+
+def prepare_at(
+    position: torch.Tensor, *, num_positions: int, window: int | None = None
+) -> AttentionContext:
+    """One row, over all ``num_positions`` of a cache, at a ``position`` [1] below that number."""
+    check_positions(1, num_positions - 1, 0, window)
+    return AttentionContext(
+        num_rows=1,
+        start_position=num_positions - 1,
+        first_position=0,
+        window=window,
+        position=position,
+    )
+
+
 def attend(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -212,6 +253,7 @@ def _attend(
     softcap: float | None,
 ) -> torch.Tensor:
     require_device(OP, q, k, v)
+    assert context.position is not None
     rows, heads, size = q.shape
     sizes = ATTENTION[q.dtype]
     require(size <= max(sizes), OP, f"a head size of at most {max(sizes)}", size)
@@ -227,37 +269,43 @@ def _attend(
     table = (k, 0) if slots is None else (slots, slots.stride(0))
     done = 0
     while done < rows:
-        start = context.start_position + done
-        count, first_split, num_splits = _launch_rows(start, rows - done, heads, size, context)
-        run = (start, context.first_position, context.window or _NO_WINDOW, first_split, num_splits)
+        last = context.start_position + rows - 1
+        count, num_splits = _launch_rows(last, rows - done, heads, size, context.window)
+        run = (done, context.first_position, context.window or _NO_WINDOW, num_splits)
         chunk = slice(done, done + count)
-        _launch(q[chunk], k, v, table, out[chunk], (scale, softcap or 0.0), run, constants)
+        tensors = (q[chunk], k, v, *table, context.position)
+        _launch(tensors, out[chunk], (scale, softcap or 0.0), run, constants)
         done += count
     return out
 
 
 def _launch_rows(
-    start: int, rows: int, heads: int, size: int, context: AttentionContext
-) -> tuple[int, int, int]:
-    """How many rows fit the workspace; the first run that they read, and how many runs."""
-    first = 0 if context.window is None else max(0, start - context.window + 1)
-    first_split = first // SPLIT_POSITIONS
-    num_splits = (start + rows - 1) // SPLIT_POSITIONS - first_split + 1
+    last: int, rows: int, heads: int, size: int, window: int | None
+) -> tuple[int, int]:
+    """How many of ``rows`` up to position ``last`` fit the workspace, and how many runs at most
+    they read: wherever they begin, so that it depends on no position that a device holds."""
+    num_splits = _num_runs(last, rows, window)
     row_bytes = heads * num_splits * (padded(size) + 2) * 4
     count = min(rows, max(1, configurations.ATTENTION_WORKSPACE_BYTES // row_bytes))
-    return count, first_split, (start + count - 1) // SPLIT_POSITIONS - first_split + 1
+    return count, _num_runs(last, count, window)
+
+
+def _num_runs(last: int, rows: int, window: int | None) -> int:
+    num_splits = last // SPLIT_POSITIONS + 1
+    if window is None:
+        return num_splits
+    # So many runs at most does a stretch of window + rows - 1 positions touch.
+    return min(num_splits, (window + rows - 1 + SPLIT_POSITIONS - 2) // SPLIT_POSITIONS + 1)
 
 
 def _launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    table: tuple[torch.Tensor, int],
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor],
     out: torch.Tensor,
     scales: tuple[float, float],
-    run: tuple[int, int, int, int, int],
+    run: tuple[int, int, int, int],
     constants: dict[str, Any],
 ) -> None:
+    q, k, v, slots, slots_stride, position = tensors
     rows, heads, _ = q.shape
     num_splits = run[-1]
     configuration = ATTENTION[q.dtype][constants["BLOCK_SIZE"]]
@@ -272,15 +320,16 @@ def _launch(
         q,
         k,
         v,
-        table[0],
+        slots,
         maxima,
         sums,
         mixed,
         *scales,
         rows,
         heads,
+        position,
         *run,
-        table[1],
+        slots_stride,
         *q.stride()[:2],
         *k.stride()[:2],
         *v.stride()[:2],
@@ -319,7 +368,7 @@ def variants() -> Iterator[Variant]:
                     f"{name} {size}{' cap' if cap else ''}",
                     attend_kernel,
                     configuration,
-                    f"q:{name} k:{name} v:{name} slots:i64 {floats}",
+                    f"q:{name} k:{name} v:{name} slots:i64 position_of_first:i64 {floats}",
                     GROUP=4,
                     TILE_GROUP=4,
                     ALIGN=WIDE_BYTES,

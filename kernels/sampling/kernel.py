@@ -84,8 +84,9 @@ def greedy(logits: torch.Tensor) -> tuple[int, float]:
     require(count <= _LARGEST_FOUND, OP, f"at most {block * _LARGEST_FOUND} logits", size)
     best, second = torch.empty((2, count), device=logits.device).unbind(0)
     index = torch.empty(count, dtype=torch.int32, device=logits.device)
-    result = torch.empty(2, device=logits.device)
-    token = torch.empty(1, dtype=torch.int32, device=logits.device)
+    # One tensor of both, so that the host waits once.
+    found = torch.empty(3, dtype=torch.int32, device=logits.device)
+    result, token = found[:2].view(torch.float32), found[2:]
     options = {"num_warps": GREEDY.num_warps, "num_stages": GREEDY.num_stages}
     best_of_blocks_kernel[(count,)](
         logits, best, second, index, logits.stride(0), size, BLOCK=block, **options
@@ -93,7 +94,8 @@ def greedy(logits: torch.Tensor) -> tuple[int, float]:
     best_of_found_kernel[(1,)](
         best, second, index, result, token, count, BLOCK=padded(count, 64), **options
     )
-    chosen, largest, runner_up = int(token), *result.tolist()
+    found = found.cpu()
+    chosen, largest, runner_up = int(found[2]), *found[:2].view(torch.float32).tolist()
     if math.isnan(largest):
         return chosen, math.nan
     return chosen, largest - runner_up if largest != runner_up else 0.0

@@ -4,6 +4,7 @@ Replaced are the driver's seam, and the group between GPUs where it is made; not
 what decides about blocks, transfers, planes and the device's ledger is the code that runs on a GPU.
 """
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from fake_nccl import FakeGroup
 from harness.run import devices
 from harness.stages import carriers
 
-CAPACITY_BYTES = 1 << 30
+CAPACITY_BYTES = int(os.environ.get("FAKE_GPU_BYTES", 1 << 30))
+"""That are free: of a GPU that others use too, fewer than it has."""
 
 if __name__ == "__main__":
     devices.CudaDriver = lambda uuid: FakeDriver(CAPACITY_BYTES)  # type: ignore[assignment,misc]

@@ -59,16 +59,22 @@ STAGED: dict[str, Any] = {
 def run_on_gpu(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[LoadedPlan], tuple[int, Store]]:
-    stub = tmp_path / "python"
     script = Path(__file__).with_name("fake_gpu.py")
-    stub.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
-    stub.chmod(0o755)
+
+    def python(name: str, free_bytes: int) -> str:
+        stub = tmp_path / name
+        run = f'exec "{sys.executable}" "{script}" "$@"'
+        stub.write_text(f"#!/bin/sh\nexport FAKE_GPU_BYTES={free_bytes}\n{run}\n")
+        stub.chmod(0o755)
+        return str(stub)
+
     monkeypatch.setattr(
         here, "probe_environment", partial(probe_environment, find_gpus=lambda: SYSTEM)
     )
 
-    def _run(plan: LoadedPlan) -> tuple[int, Store]:
+    def _run(plan: LoadedPlan, free_bytes: int = GIB) -> tuple[int, Store]:
         assert plan.path is not None
+        reference, producer = python("reference", GIB), python("producer", free_bytes)
         request = RunRequest(
             experiment="small",
             plan_path=plan.path,
@@ -77,8 +83,8 @@ def run_on_gpu(
             cache=cache,
             device=DeviceRequest(kind="cuda"),
             as_json=True,
-            fixture_argv=(str(stub), "-m", "harness.run.fixture"),
-            producer_argv=(str(stub), "-m", "harness.run.producer"),
+            fixture_argv=(reference, "-m", "harness.run.fixture"),
+            producer_argv=(producer, "-m", "harness.run.producer"),
         )
         with contextlib.redirect_stdout(io.StringIO()):
             code = supervisor.run(request)
@@ -119,6 +125,21 @@ def test_only_where_the_tensors_are_is_found_wrong(
             "tables/facts/r0[name=device_class].value",
         )
     }
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_full_is_told_and_what_was_done_is_kept(
+    run_on_gpu: Callable[..., tuple[int, Store]], freeze_plan: Callable[..., LoadedPlan]
+) -> None:
+    plan = freeze_plan(device=DEVICE, determinism__kernel_set="torch-reference/1")
+    code, store = run_on_gpu(plan, free_bytes=3 * MIB)
+    assert code == ExitCode.NOT_EVALUABLE
+    (digest,) = store.digests("records")
+    record = load_record(digest, store)
+    (trial,) = [row for row in record.rows("trials") if row["child"] == "producer"]
+    assert trial["exit_code"] == ExitCode.NOT_EVALUABLE
+    assert "cannot be mapped" in trial["message"]
+    assert "out of memory" in trial["message"]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_the_host_claims_no_graph(recorded: Any) -> None:
 def test_what_a_step_takes_and_gives_is_planned(freeze_plan: Callable[..., LoadedPlan]) -> None:
     plan = freeze_plan(workload__decode_mode="recorded").plan
     (buffers,) = [m for m in plan.materializations if m.representation == "static-buffers"]
-    assert buffers.expected_bytes == 8 + 128 * 4 + 256 * 4
+    assert buffers.expected_bytes == 8 + 8 + 128 * 4 + 256 * 4
     assert buffers.persistence == "persistent"
     states = {each.logical_state_id for each in plan.execution[0].required_state}
     assert buffers.logical_state_id in states

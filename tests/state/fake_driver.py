@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from harness.state.driver import Segment
-from harness.state.recording import HostRecording, Recording
+from harness.state.recording import Recording
 
 MIB = 1 << 20
 
@@ -36,6 +36,18 @@ class FakeSegment:
     @property
     def in_use(self) -> bool:
         return self.base() is not None or self.storage() is not None
+
+
+@dataclass(frozen=True, eq=False)
+class FakeGraph:
+    """Work, and what its launches hold."""
+
+    work: Callable[[], None]
+    pool: FakePool
+    held: torch.Tensor
+
+    def replay(self) -> None:
+        self.work()
 
 
 class FakeDriver:
@@ -127,8 +139,10 @@ class FakeDriver:
         self.calls.append("join")
 
     def record(self, work: Callable[[], None]) -> Recording:
+        """A recording that holds device memory of its own, as a graph does, while it lives."""
         self.calls.append("record")
-        return HostRecording(work)
+        pool = FakePool()
+        return FakeGraph(work, pool, self.zeros(pool, MIB))
 
     def _note_peak(self) -> None:
         self._peak = max(self._peak, sum(s.block_bytes for s in self.segments()))

@@ -96,10 +96,10 @@ def window_tensors(
 def buffer_tensors(request: LayoutRequest, hidden: int, vocabulary: int) -> tuple[TensorSpec, ...]:
     """Input and outputs of a recorded decode step."""
     dtype = request.determinism.dtype
-    token_id = TensorSpec(name="token_id", dtype="int64", shape=(1,))
+    taken = [TensorSpec(name=name, dtype="int64", shape=(1,)) for name in ("token_id", "position")]
     plane = TensorSpec(name="plane", dtype=dtype, shape=(1, hidden))
     logits = TensorSpec(name="logits", dtype="float32", shape=(vocabulary,))
-    return (token_id, plane, logits) if request.spec.owns_final_norm_head else (token_id, plane)
+    return (*taken, plane, logits) if request.spec.owns_final_norm_head else (*taken, plane)
 
 
 def reference_tensors(

@@ -1,9 +1,10 @@
-"""Decode steps that are recorded once, at each position, and then only replayed. Knows no family.
+"""Decode steps that are recorded once and then only replayed, at every position. Knows no family.
 
-What a step takes and gives lies in planned buffers, so that a recording's addresses stay good. A
-recording holds the launches of one position: its ranges are those of that position. Nothing may
-be recorded before the same binaries have run; prefill runs them, as they do not depend on the
-number of rows.
+What a step takes and gives lies in planned buffers, so that a recording's addresses stay good; its
+position is one of them, and is read on the device. So there are at most two recordings, with
+logits and without, however many steps are run; they live as long as what holds this.
+
+Nothing may be recorded before the same binaries have run: see :class:`Rehearsed`, and the warm-up.
 
 Shapes: H hidden size, V vocabulary size.
 """
@@ -15,13 +16,16 @@ import torch
 from harness.realize.adapter import StepOutput
 from harness.state.recording import MakeRecording, Recording
 
-TOKEN_ID, PLANE, LOGITS = "token_id", "plane", "logits"
-Compute = Callable[[torch.Tensor, int, bool], StepOutput]
-"""The device's part of a covered step: ids [1], position, and whether logits are wanted."""
+TOKEN_ID, POSITION, PLANE, LOGITS = "token_id", "position", "plane", "logits"
+Compute = Callable[[torch.Tensor, torch.Tensor, bool], StepOutput]
+"""The device's part of a covered step: ids [1], position [1], and whether logits are wanted."""
 
 
 class RecordedSteps:
-    """Runs steps of one row through buffers ``token_id`` [1], ``plane`` [1, H], ``logits`` [V]."""
+    """Runs steps of one row through buffers.
+
+    ``token_id`` [1], ``position`` [1], ``plane`` [1, H], ``logits`` [V].
+    """
 
     def __init__(
         self,
@@ -35,7 +39,7 @@ class RecordedSteps:
         self._first_position = first_position
         self._buffers = buffers
         self._record = record
-        self._recordings: dict[tuple[int, bool], Recording] = {}
+        self._recordings: dict[bool, Recording] = {}
         self.num_replayed = 0
 
     def takes(self, start_position: int, num_rows: int) -> bool:
@@ -43,21 +47,23 @@ class RecordedSteps:
         return num_rows == 1 and start_position >= self._first_position
 
     def run(self, token_id: int, position: int, want_logits: bool) -> StepOutput:
-        """Replay the step at a covered position, recorded first where it was not yet."""
+        """Replay the step at a covered position; it is recorded first where it was not yet."""
+        # Arguments of launches: no bytes are copied, which would wait for the device.
         self._buffers[TOKEN_ID].fill_(token_id)
-        key = position, want_logits and LOGITS in self._buffers
-        recording = self._recordings.get(key)
+        self._buffers[POSITION].fill_(position)
+        has_logits = want_logits and LOGITS in self._buffers
+        recording = self._recordings.get(has_logits)
         if recording is None:
-            recording = self._record(lambda: self._into_buffers(*key))
-            self._recordings[key] = recording
+            recording = self._record(lambda: self._into_buffers(has_logits))
+            self._recordings[has_logits] = recording
         recording.replay()
         self.num_replayed += 1
         return StepOutput(
-            plane=self._buffers[PLANE], logits=self._buffers[LOGITS] if key[1] else None
+            plane=self._buffers[PLANE], logits=self._buffers[LOGITS] if has_logits else None
         )
 
-    def _into_buffers(self, position: int, want_logits: bool) -> None:
-        output = self._compute(self._buffers[TOKEN_ID], position, want_logits)
+    def _into_buffers(self, want_logits: bool) -> None:
+        output = self._compute(self._buffers[TOKEN_ID], self._buffers[POSITION], want_logits)
         self._buffers[PLANE].copy_(output.plane)
         if output.logits is not None:
             self._buffers[LOGITS].copy_(output.logits)

@@ -16,7 +16,10 @@ from harness.errors import InvalidInputError
 from harness.plan.records import REPLAYED_STEPS
 from harness.realize.adapter import StepOutput, Tap
 from harness.state.recording import MakeRecording
+from kernels.attention.api import select as select_attention
 
+Position = int | torch.Tensor
+"""Of a step's first row; or, of a step of one row, [1] int64 that is read where the row is."""
 ExpectedTensor = tuple[Mapping[str, torch.Tensor], str, tuple[int, ...], torch.dtype]
 """Where a tensor is looked for, its name there, shape and dtype."""
 
@@ -38,12 +41,19 @@ class RangeExecutor(SessionExecutor):
     def _run(
         self,
         hidden: torch.Tensor,
-        start_position: int,
+        start_position: Position,
         want_logits: bool,
         tap: Tap | None,
         boundary: int,
     ) -> StepOutput:
-        """Run covered rows [R, H]; ``boundary`` is the first index that is not hit yet."""
+        """Run covered rows [R, H]; ``boundary`` is the first index that is not hit yet.
+
+        A tensor as position is given only for a kernel set that takes one, and without a tap.
+        """
+
+    def _require_readable(self, position: int) -> None:
+        """Check on the host what a step that reads its position on the device cannot; here, all
+        that is covered can be read."""
 
     @torch.inference_mode()
     def step(
@@ -73,10 +83,11 @@ class RangeExecutor(SessionExecutor):
         self._session.cover(start_position, len(token_ids))
         recorded = self._recorded
         if recorded is not None and tap is None and recorded.takes(start_position, len(token_ids)):
+            self._require_readable(start_position)
             output = recorded.run(token_ids[0], start_position, want_logits)
             self._session.end_step()
             return output
-        ids = torch.tensor(token_ids, dtype=torch.int64, device=self._table.device)
+        ids = _on_device(token_ids, self._table.device)
         hidden = self._embedded(ids, self._table)
         if tap is not None:
             tap(0, ids)
@@ -90,7 +101,7 @@ class RangeExecutor(SessionExecutor):
         buffers: Mapping[str, torch.Tensor],
         record: MakeRecording,
     ) -> None:
-        """From now on record each step of one row once per position, and replay it.
+        """From now on record a step of one row once, and replay it at every position.
 
         Args:
             first_position: Earlier ones are a prompt's, and run as they do without.
@@ -104,8 +115,12 @@ class RangeExecutor(SessionExecutor):
         if table is None:
             raise InvalidInputError("a range without embeddings records no steps")
 
-        def compute(ids: torch.Tensor, position: int, want_logits: bool) -> StepOutput:
-            return self._run(self._embedded(ids, table), position, want_logits, None, 0)
+        takes_tensor = select_attention(self._kernel_set).prepare_at is not None
+
+        def compute(ids: torch.Tensor, position: torch.Tensor, want_logits: bool) -> StepOutput:
+            # Elsewhere the host is where the rows are, and reading it there waits for nobody.
+            place = position if takes_tensor else int(position)
+            return self._run(self._embedded(ids, table), place, want_logits, None, 0)
 
         self._recorded = RecordedSteps(compute, first_position, buffers, record)
 
@@ -154,6 +169,13 @@ class RangeExecutor(SessionExecutor):
         output = self._run(hidden, start_position, want_logits, tap, boundary)
         self._session.end_step()
         return output
+
+
+def _on_device(token_ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Ids [R] int64; of a single one no bytes are copied, which would wait for the device."""
+    if len(token_ids) == 1:
+        return torch.full((1,), token_ids[0], dtype=torch.int64, device=device)
+    return torch.tensor(token_ids, dtype=torch.int64, device=device)
 
 
 def _positions(start_position: int, rows: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,12 @@ import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
 import kernels.softcap.api as softcap
-from harness.adapters.common.stepping import ExpectedTensor, RangeExecutor, require_tensors
+from harness.adapters.common.stepping import (
+    ExpectedTensor,
+    Position,
+    RangeExecutor,
+    require_tensors,
+)
 from harness.adapters.gemma.config import GemmaConfig
 from harness.adapters.gemma.keys import resident_tensors, shared_tensors
 from harness.adapters.gemma.layout import (
@@ -71,7 +76,7 @@ class _KindStep:
     write_slots: torch.Tensor
     """[R]: of the step's rows."""
     read_slots: torch.Tensor
-    """[T]: of the positions that some row reads; the step's own rows are the last ones."""
+    """[T]: of the positions that some row reads, the step's own last; or of all there are."""
     run: slice | None
     """The slots read, where they are one run; caches are then read in place."""
     context: AttentionContext
@@ -134,15 +139,18 @@ class GemmaExecutor(RangeExecutor):
     def _run(
         self,
         hidden: torch.Tensor,
-        start_position: int,
+        start_position: Position,
         want_logits: bool,
         tap: Tap | None,
         boundary: int,
     ) -> StepOutput:
-        end = start_position + hidden.shape[0]
-        steps = {kind: self._prepare(kind, start_position, end) for kind in self._kinds}
-        if tap is not None:
-            tap(boundary, self._session.pool.slots(FULL, 0, end))
+        if isinstance(start_position, int):
+            end = start_position + hidden.shape[0]
+            steps = {kind: self._prepare(kind, start_position, end) for kind in self._kinds}
+            if tap is not None:
+                tap(boundary, self._session.pool.slots(FULL, 0, end))
+        else:
+            steps = {kind: self._prepare_at(kind, start_position) for kind in self._kinds}
         boundary += 1
         for layer in self._layers:
             hidden = self._attend(hidden, layer, steps[layer.kind], tap, boundary)
@@ -153,10 +161,19 @@ class GemmaExecutor(RangeExecutor):
             logits = self._logits(hidden, self._final_norm, self._head, tap, boundary)
         return StepOutput(plane=hidden, logits=logits)
 
+    def _require_readable(self, position: int) -> None:
+        for kind in self._kinds:
+            self._session.pool.require_slots(kind, self._first_read(kind, position), position + 1)
+
+    def _first_read(self, kind: Kind, start: int) -> int:
+        return 0 if kind == FULL else self._session.pool.geometry.window_begin(start)
+
+    def _window(self, kind: Kind) -> int | None:
+        return None if kind == FULL else self._config.window
+
     def _prepare(self, kind: Kind, start: int, end: int) -> _KindStep:
         pool, shape = self._session.pool, self._config.kind(kind)
-        window = None if kind == FULL else self._config.window
-        first = 0 if kind == FULL else pool.geometry.window_begin(start)
+        first = self._first_read(kind, start)
         cos, sin = rope.angles(
             self._tables[f"{kind}.cos"][start:end], self._tables[f"{kind}.sin"][start:end]
         )
@@ -178,7 +195,28 @@ class GemmaExecutor(RangeExecutor):
                 dtype=self._dtype,
                 device=read_slots.device,
                 first_position=first,
-                window=window,
+                window=self._window(kind),
+            ),
+        )
+
+    def _prepare_at(self, kind: Kind, position: torch.Tensor) -> _KindStep:
+        """One row, whose position is read on the device, through the slots of all positions."""
+        assert self._attention.prepare_at is not None
+        pool, shape = self._session.pool, self._config.kind(kind)
+        capacity = pool.geometry.max_positions
+        tables = (self._tables[f"{kind}.{name}"] for name in ("cos", "sin"))
+        cos, sin = rope.angles(*(table.index_select(0, position) for table in tables))
+        slots = pool.translate(kind, 0, capacity)
+        return _KindStep(
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            cos=cos,
+            sin=sin,
+            write_slots=slots.index_select(0, position),
+            read_slots=slots,
+            run=None,
+            context=self._attention.prepare_at(
+                position, num_positions=capacity, window=self._window(kind)
             ),
         )
 

@@ -16,10 +16,16 @@ import torch
 import kernels.attention.api as attention
 import kernels.embedding.api as embedding
 import kernels.gated_activation.api as gated_activation
+import kernels.kv_cache.api as kv_cache
 import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
-from harness.adapters.common.stepping import ExpectedTensor, RangeExecutor, require_tensors
+from harness.adapters.common.stepping import (
+    ExpectedTensor,
+    Position,
+    RangeExecutor,
+    require_tensors,
+)
 from harness.adapters.llama.config import LlamaConfig
 from harness.adapters.llama.keys import resident_tensors
 from harness.adapters.llama.layout import (
@@ -59,11 +65,13 @@ class _Step:
     sin: torch.Tensor
     reads: attention.AttentionContext
     k_rows: tuple[torch.Tensor, ...]
-    """Per layer [R, K, D]: where this step's keys go."""
+    """Per layer [R, K, D]: where this step's keys go; none where a slot says so."""
     v_rows: tuple[torch.Tensor, ...]
     k_prefix: tuple[torch.Tensor, ...]
-    """Per layer [T, K, D]: all keys, this step's included."""
+    """Per layer [T, K, D]: all keys, this step's included; with a slot the whole cache."""
     v_prefix: tuple[torch.Tensor, ...]
+    slot: torch.Tensor | None = None
+    """[1]: the row's place in the caches, where it is read on the device."""
 
 
 class LlamaExecutor(RangeExecutor):
@@ -99,6 +107,7 @@ class LlamaExecutor(RangeExecutor):
         self._rms_norm = rms_norm.select(kernel_set)
         self._rope = rope.select(kernel_set)
         self._attention = attention.select(kernel_set)
+        self._kv_cache = kv_cache.select(kernel_set)
         self._silu_gated = gated_activation.select_silu(kernel_set)
         self._embed = embedding.select(kernel_set)
         self._num_heads = config.num_heads
@@ -140,12 +149,13 @@ class LlamaExecutor(RangeExecutor):
     def _run(
         self,
         hidden: torch.Tensor,
-        start_position: int,
+        start_position: Position,
         want_logits: bool,
         tap: Tap | None,
         boundary: int,
     ) -> StepOutput:
         if self._native_layers is not None:
+            assert isinstance(start_position, int)
             hidden = self._native_layers.run(hidden, start_position, tap, boundary)
         else:
             hidden = self._through_layers(hidden, start_position, tap, boundary)
@@ -164,10 +174,13 @@ class LlamaExecutor(RangeExecutor):
         return StepOutput(plane=hidden, logits=logits)
 
     def _through_layers(
-        self, hidden: torch.Tensor, start_position: int, tap: Tap | None, boundary: int
+        self, hidden: torch.Tensor, start_position: Position, tap: Tap | None, boundary: int
     ) -> torch.Tensor:
         """All layers, by single ops."""
-        step = self._prepare(hidden, start_position)
+        if isinstance(start_position, int):
+            step = self._prepare(hidden, start_position)
+        else:
+            step = self._prepare_at(start_position)
         for index, layer in enumerate(self._layers):
             hidden = self._attend(hidden, layer, index, step, tap, boundary)
             boundary += len(ATTENTION_BOUNDARIES)
@@ -192,6 +205,23 @@ class LlamaExecutor(RangeExecutor):
             v_prefix=self._v[:, :end].unbind(0),
         )
 
+    def _prepare_at(self, position: torch.Tensor) -> _Step:
+        """One row, whose position is read on the device: nothing here depends on it."""
+        assert self._attention.prepare_at is not None
+        cos, sin = (table.index_select(0, position) for table in (self._cos, self._sin))
+        cos, sin = rope.angles(cos, sin)
+        return _Step(
+            num_rows=1,
+            cos=cos,
+            sin=sin,
+            reads=self._attention.prepare_at(position, num_positions=self._k.shape[1]),
+            k_rows=(),
+            v_rows=(),
+            k_prefix=self._k.unbind(0),
+            v_prefix=self._v.unbind(0),
+            slot=position,
+        )
+
     def _attend(
         self,
         hidden: torch.Tensor,
@@ -209,8 +239,12 @@ class LlamaExecutor(RangeExecutor):
         rotated = self._rope(heads[:, :rotated_heads], step.cos, step.sin)
         q, k, v = rotated[:, :num_heads], rotated[:, num_heads:], heads[:, rotated_heads:]
         before = None if tap is None else _written(step, index)
-        step.k_rows[index].copy_(k)
-        step.v_rows[index].copy_(v)
+        if step.slot is None:
+            step.k_rows[index].copy_(k)
+            step.v_rows[index].copy_(v)
+        else:
+            caches = (step.k_prefix[index], step.v_prefix[index])
+            self._kv_cache.store(k, v, *caches, step.slot)
         written = None if tap is None else _written(step, index)
         mixed = self._attention.attend(
             q, step.k_prefix[index], step.v_prefix[index], step.reads, self._score_scale

@@ -28,7 +28,7 @@ from harness.plan.layout import (
     SyntheticTensor,
     TensorSpec,
 )
-from harness.plan.records import ModelRange
+from harness.plan.records import RECORDED, ModelRange
 
 ROUTED = "state.routed-experts"
 COMMON = "state.common"
@@ -143,13 +143,17 @@ class QwenLayout(FamilyLayout):
         return model.hidden_size, model.vocab_size
 
     def faults(self, request: LayoutRequest) -> list[tuple[str, str]]:
-        """The published forms are those of the published mixture."""
+        """The published forms are those of the published mixture, and steps beside the published
+        runtime, which make their tables anew, cannot be recorded."""
         config, spec = read_config(request.config), request.spec
         wanted = {
             published.COMMON: {"mixer": FP8, "shared": NVFP4},
             published.ROUTED: {"experts": NVFP4},
         }
         faults = []
+        if request.workload.decode_mode == RECORDED and not self.derived_in(request):
+            message = f"steps beside {published.RUNTIME!r} make their tables anew: not recorded"
+            faults.append(("$.workload.decode_mode", message))
         for form in sorted(set(request.representations.values()) & wanted.keys()):
             for index in range(spec.start_layer, min(spec.end_layer, config.num_layers)):
                 for part, needed in wanted[form].items():

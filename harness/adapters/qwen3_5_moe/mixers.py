@@ -17,6 +17,7 @@ import kernels.attention.api as attention
 import kernels.causal_conv.api as causal_conv
 import kernels.delta_rule.api as delta_rule
 import kernels.gated_norm.api as gated_norm
+import kernels.kv_cache.api as kv_cache
 import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
@@ -33,9 +34,12 @@ class AttentionStep:
 
     start: int
     end: int
+    """Of the positions that are read; of all there are, where the row's slot is on the device."""
     cos: torch.Tensor
     sin: torch.Tensor
     reads: attention.AttentionContext
+    slot: torch.Tensor | None = None
+    """[1]: the row's place in the caches, where it is read on the device."""
 
 
 class Mixer(Protocol):
@@ -134,6 +138,7 @@ class FullMixer:
         self._rms_norm = rms_norm.select(kernel_set)
         self._rope = rope.select(kernel_set)
         self._attention = attention.select(kernel_set)
+        self._kv_cache = kv_cache.select(kernel_set)
         self._sigmoid_gate = sigmoid_gate.select(kernel_set)
         self._q_norm = tensors[f"{prefix}q_norm"]
         self._k_norm = tensors[f"{prefix}k_norm"]
@@ -157,8 +162,11 @@ class FullMixer:
         k, v = qkv[:, self._q_columns :].view(self._kv_shape).unbind(1)
         q, k = self._placed(q, self._q_norm, step), self._placed(k, self._k_norm, step)
         before = None if tap is None else self._written(step)
-        self._k_cache[step.start : step.end].copy_(k)
-        self._v_cache[step.start : step.end].copy_(v)
+        if step.slot is None:
+            self._k_cache[step.start : step.end].copy_(k)
+            self._v_cache[step.start : step.end].copy_(v)
+        else:
+            self._kv_cache.store(k, v, self._k_cache, self._v_cache, step.slot)
         written = None if tap is None else self._written(step)
         keys, values = self._k_cache[: step.end], self._v_cache[: step.end]
         mixed = self._attention.attend(q, keys, values, step.reads, self._scale)

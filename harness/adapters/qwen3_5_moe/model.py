@@ -18,7 +18,12 @@ import kernels.linear.api as linear
 import kernels.rms_norm.api as rms_norm
 import kernels.rope.api as rope
 from harness.adapters.common.rows import ResidentTensor
-from harness.adapters.common.stepping import ExpectedTensor, RangeExecutor, require_tensors
+from harness.adapters.common.stepping import (
+    ExpectedTensor,
+    Position,
+    RangeExecutor,
+    require_tensors,
+)
 from harness.adapters.qwen3_5_moe.boundaries import AFTER, BEFORE, MIXER
 from harness.adapters.qwen3_5_moe.config import FULL, QwenConfig
 from harness.adapters.qwen3_5_moe.layout import STRATEGY_UNIT, runtime_shapes
@@ -27,6 +32,7 @@ from harness.adapters.qwen3_5_moe.rope import rope_tables
 from harness.adapters.qwen3_5_moe.weights import Projection, bind_bank, bind_projection
 from harness.plan.records import ModelRange
 from harness.realize.adapter import StepOutput, Tap
+from harness.state.driver import without_waiting
 from harness.state.session import Session
 from kernels.grouped_moe.records import Bank
 
@@ -112,12 +118,16 @@ class QwenExecutor(RangeExecutor):
     def _run(
         self,
         hidden: torch.Tensor,
-        start_position: int,
+        start_position: Position,
         want_logits: bool,
         tap: Tap | None,
         boundary: int,
     ) -> StepOutput:
-        step = self._prepare(hidden, start_position) if self._has_attention else None
+        step = None
+        if self._has_attention and isinstance(start_position, int):
+            step = self._prepare(hidden, start_position)
+        elif self._has_attention and isinstance(start_position, torch.Tensor):
+            step = self._prepare_at(start_position)
         for layer in self._layers:
             normed = self._norm(hidden, layer.input_norm)
             if tap is not None:
@@ -142,12 +152,25 @@ class QwenExecutor(RangeExecutor):
         if tables is None:
             # All positions, so that the bits are those of planned tables.
             made = rope_tables(self._config, self._session.capacity_positions)
-            tables = {name: table.to(hidden.device) for name, table in made.items()}
-        cos, sin = rope.angles(tables["cos"][start:end], tables["sin"][start:end])
+            rows = (made[name][start:end] for name in ("cos", "sin"))
+            cos, sin = rope.angles(*(without_waiting(row, hidden.device) for row in rows))
+        else:
+            cos, sin = rope.angles(tables["cos"][start:end], tables["sin"][start:end])
         reads = self._attention.prepare(
             end - start, start, dtype=hidden.dtype, device=hidden.device
         )
         return AttentionStep(start=start, end=end, cos=cos, sin=sin, reads=reads)
+
+    def _prepare_at(self, position: torch.Tensor) -> AttentionStep:
+        """One row, whose position is read on the device: nothing here depends on it."""
+        assert self._attention.prepare_at is not None
+        # The layout refuses to record beside tables that are made anew in each step.
+        assert self._tables is not None
+        end = self._session.capacity_positions
+        tables = (self._tables[name] for name in ("cos", "sin"))
+        cos, sin = rope.angles(*(table.index_select(0, position) for table in tables))
+        reads = self._attention.prepare_at(position, num_positions=end)
+        return AttentionStep(start=0, end=end, cos=cos, sin=sin, reads=reads, slot=position)
 
     def _transform(
         self,

@@ -73,6 +73,29 @@ def test_equals_reference(
 
 
 @pytest.mark.parametrize(
+    ("position", "window"), [(0, None), (511, None), (1100, None), (40, 65), (600, 40)]
+)
+def test_one_launch_serves_every_position(position: int, window: int | None) -> None:
+    capacity, dtype = 1200, torch.float32
+    q, k, v = inputs(1, position, 4, 2, 64, dtype)
+    expected = run(q, k, v, position, window=window)
+    op = attention.select(TRITON)
+    assert op.prepare_at is not None
+    place = torch.tensor([position])
+    # What lies beyond is another session's, and what lies before the window may be gone.
+    caches = torch.full((2, capacity, 2, 64), float("nan"))
+    first = 0 if window is None else max(0, position - window + 1)
+    caches[0, first : position + 1] = k[first:]
+    caches[1, first : position + 1] = v[first:]
+    context = op.prepare_at(place, num_positions=capacity, window=window)
+    actual = op.attend(q, caches[0], caches[1], context, 64**-0.5)
+    assert torch.equal(actual, expected)
+    slots = torch.arange(capacity)
+    slots[position + 1 :] = slots[:first] = 1 << 40
+    assert torch.equal(op.paged(q, caches[0], caches[1], slots, context, 64**-0.5), expected)
+
+
+@pytest.mark.parametrize(
     ("page_size", "rows", "start", "window"),
     [
         (1, 5, 0, None),

@@ -12,6 +12,7 @@ from harness.adapters.families import layout_for, reference_for
 from harness.checkpoint.sources import fetch
 from harness.plan.load import load_plan
 from harness.plan.request import layout_request
+from harness.state.recording import HostRecording
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPT = 5
@@ -34,13 +35,21 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return plan, folder
 
 
-def outputs(model: Any, kernel_set: str, chunks: Sequence[int]) -> list[torch.Tensor]:
+def outputs(
+    model: Any, kernel_set: str, chunks: Sequence[int], *, is_recorded: bool = False
+) -> list[torch.Tensor]:
     """Planes of the prompt and of each decode step, the logits after each, and the state."""
     plan, folder = model
     whole = layout_request(plan)
     request = replace(whole, determinism=replace(whole.determinism, kernel_set=kernel_set))
     executor = reference_for(plan.adapter_data.family).ordinary(folder, request).executor
     executor.reset()
+    recordings: list[HostRecording] = []
+    if is_recorded:
+        buffers = decode_buffers(plan, request)
+        executor.record_decode(
+            PROMPT, buffers, lambda work: recordings.append(HostRecording(work)) or recordings[-1]
+        )
     prompt = list(whole.workload.prompt_token_ids[:PROMPT])
     planes, logits, start = [], [], 0
     for size in [*chunks, *([1] * DECODE)]:
@@ -51,8 +60,26 @@ def outputs(model: Any, kernel_set: str, chunks: Sequence[int]) -> list[torch.Te
         if output.logits is not None:
             logits.append(output.logits.clone())
         start += size
+    assert len(recordings) == is_recorded
     state = [tensor.clone() for tensor in executor.declared_state().values()]
     return [torch.cat(planes), *logits, *state]
+
+
+def decode_buffers(plan: Any, request: Any) -> dict[str, torch.Tensor]:
+    recorded = replace(request, workload=replace(request.workload, decode_mode="recorded"))
+    specs = layout_for(plan.adapter_data.family).tensors(
+        recorded, "state.decode-buffers", "static-buffers", ()
+    )
+    return {spec.name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs}
+
+
+@pytest.mark.slow
+def test_a_recorded_step_reads_its_position_where_the_row_is(model: Any) -> None:
+    chunks = [PROMPT, 1, 1]
+    expected = outputs(model, "triton/1", chunks)
+    actual = outputs(model, "triton/1", chunks, is_recorded=True)
+    for one, other in zip(actual, expected, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
 @pytest.mark.slow
