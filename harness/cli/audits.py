@@ -9,7 +9,6 @@ from rich.console import Console
 from harness.adapters.families import layout_for
 from harness.cli.output import print_json
 from harness.cli.records import find_record
-from harness.cli.remote import verify_remote
 from harness.evidence.remote.address import is_address
 from harness.evidence.signing.keys import allowed_keys
 from harness.evidence.store import Store
@@ -55,6 +54,8 @@ def _reconcile_published(plan: LoadedPlan, result: dict[str, object], options: N
 def verify(options: Namespace) -> int:
     """Check every file of a store, audit every record again, and analyse every study again."""
     if is_address(options.store):
+        from harness.cli.remote import verify_remote  # what copies stores, of no use here
+
         return verify_remote(options)
     root = Path(options.store)
     keys = None if options.keys is None else allowed_keys(options.keys)
