@@ -5,13 +5,13 @@ Knows which tables exist and how often; knows nothing of what is in them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.errors import HarnessError
 from harness.evidence.declared import TABLES
 from harness.evidence.predicates import RecordPredicate
 from harness.evidence.record import LoadedRecord
-from harness.evidence.tables import WrittenTable, table_place
+from harness.evidence.tables import table_place
 from harness.plan.bind import bind
 from harness.plan.binding import Binding
 from harness.plan.check import AdapterSupport
@@ -89,13 +89,11 @@ class View:
         self.num_realizations = num_realizations
         self.stages = tuple(stages)
         self._read: dict[Place, KeyedRows | str] = {}
-        self._decoded: dict[WrittenTable, Sequence[Row]] = {}
-        """Rows by what the record says of their file; faithful realizations write equal ones."""
 
     def of_stage(self, number: int) -> "View":
         """What one stage's processes wrote; a table is read once for both."""
         part = View(self._record, self.num_realizations, (number,))
-        part._read, part._decoded = self._read, self._decoded
+        part._read = self._read
         return part
 
     def table(
@@ -144,20 +142,11 @@ class View:
     def _load(self, place: Place) -> KeyedRows | str:
         if place not in self._read:
             try:
-                rows = self._rows_of(place)
+                rows: Sequence[Row] = self._record.rows(*place)
                 self._read[place] = KeyedRows(table_path(*place), TABLES[place[0]].key, rows)
             except HarnessError as error:
                 self._read[place] = str(error)
         return self._read[place]
-
-    def _rows_of(self, place: Place) -> Sequence[Row]:
-        table = self._record.table(*place)
-        if table is None:
-            return self._record.rows(*place)  # says so
-        content = replace(table, realization=None, stage=None)
-        if content not in self._decoded:
-            self._decoded[content] = self._record.rows(*place)
-        return self._decoded[content]
 
 
 @dataclass(frozen=True, kw_only=True)
