@@ -56,6 +56,7 @@ def write_random(root: Path, dtype: torch.dtype) -> None:
 
 
 def make_request(document: dict[str, Any], args: argparse.Namespace) -> LayoutRequest:
+    """The whole model and a workload, as the arguments of a benchmark have them."""
     config = LlamaLayout().parse_config(document)
     prompt = tuple((31 * i * i + 17 * i + 1) % config["vocab_size"] for i in range(args.prompt))
     return LayoutRequest(

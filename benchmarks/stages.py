@@ -2,62 +2,62 @@
 
     python -m benchmarks.stages [--stages 2] [--prompt 512] [--chunk 64] [--json out.json]
 
-One process of one thread for each stage, random weights, on the loopback. The same prompt is
-prefilled twice: *pipelined*, as the harness runs it, and *in lockstep*, where no stage begins a
-chunk before the last stage has ended the one before. For C chunks and S stages of equal work the
-ideal gain is C S / (C + S - 1). A token takes what the stages compute one after another, and the
-way of its plane and of the token back, as timed with frames that nobody computes on.
+One process of one thread for each stage, pinned to one core each while there are enough, random
+weights in SmolLM2-135M's shapes, on the loopback. The same prompt is prefilled three times:
+*pipelined*, as the harness runs it, *in lockstep*, where no stage begins a chunk before the last
+stage has ended the one before, and by one process with one thread. For C chunks and S stages of
+equal work the ideal gain over both is C S / (C + S - 1). A token takes what the stages compute one
+after another, and the way of its plane and of the token back, as timed with frames that nobody
+computes on.
 
 With ``--wait-ms`` each stage waits so long for a step instead of computing it, as for a device that
 computes elsewhere: that shows the schedule's own gain where there is no core for each stage.
+
+With ``--delay-ms`` and ``--mbit`` each stage is on a host of its own, on a network with that delay
+and rate (:mod:`benchmarks.network`). A token is then also set beside what bytes and latency
+predict: what the stages compute and, for each of S frames, 3 delay + 8 bytes / rate. A frame takes
+the way three times, since its header is compared before what follows is taken; ``token_least_s`` is
+the same with one way.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
+from benchmarks.network import Network, address
+from benchmarks.random_model import SMOLLM2_135M, make_request, write_random
 from harness.adapters.llama.layout import LlamaLayout
 from harness.adapters.llama.reference import LlamaReference
 from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.layout import LayoutRequest
-from harness.plan.records import Determinism, ModelRange, Workload
+from harness.plan.records import ModelRange
 from harness.realize.adapter import Choice, StepOutput
 from harness.realize.schedule import Schedule, schedule_of
 from harness.run.conditions import apply_determinism
 from harness.stages.chain import PlaneForm, Stage
 from harness.stages.frames import empty_header
-from harness.stages.listener import listen
+from harness.stages.listener import LOOPBACK, listen
 from harness.stages.rendezvous import Meeting, join
 from harness.stages.transport import Transport
 
-MODEL: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "vocab_size": 4096,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-}
 PINGS = 200
+HEADER_BYTES = empty_header().nbytes
+TOKEN_BYTES = 8
+WAYS_OF_A_FRAME = 3
+"""The header, that the receiver is ready for what follows it, and that."""
+PORT = 29500
 
 
 class Waiting:
@@ -71,7 +71,7 @@ class Waiting:
 
     def step(self, token_ids: Sequence[int], start_position: int, *, want_logits: bool) -> Any:
         """A plane of the ids' rows, after the wait."""
-        rows = torch.zeros(len(token_ids), MODEL["hidden_size"])
+        rows = torch.zeros(len(token_ids), SMOLLM2_135M["hidden_size"])
         return self.step_plane(rows, start_position, want_logits=want_logits)
 
     def step_plane(self, plane: torch.Tensor, start_position: int, *, want_logits: bool) -> Any:
@@ -84,51 +84,6 @@ class Waiting:
         """Always the first token."""
         del logits
         return Choice(token=0, margin=0.0)
-
-
-def write_random(root: Path) -> None:
-    """A checkpoint with random weights of the model's shapes."""
-    torch.manual_seed(0)
-    made = LlamaLayout().synthetic_tensors(MODEL)
-    tensors = {
-        key: torch.ones(t.shape) if len(t.shape) == 1 else torch.randn(t.shape) * t.shape[1] ** -0.5
-        for key, t in made.items()
-    }
-    save_file(tensors, root / "model.safetensors", metadata={"format": "pt"})
-
-
-def request_of(args: argparse.Namespace) -> LayoutRequest:
-    """The whole model and the workload."""
-    config = LlamaLayout().parse_config(MODEL)
-    size = config["vocab_size"]
-    return LayoutRequest(
-        config=config,
-        spec=ModelRange(
-            start_layer=0,
-            end_layer=config["num_layers"],
-            owns_embeddings=True,
-            owns_final_norm_head=True,
-            model_repository="benchmark",
-            revision="0",
-        ),
-        determinism=Determinism(
-            dtype="float32",
-            num_threads=1,
-            deterministic_algorithms=True,
-            batch_invariant=False,
-            kernel_set="torch-cpu/1",
-        ),
-        workload=Workload(
-            prompt_token_ids=tuple((31 * n * n + 17 * n + 1) % size for n in range(args.prompt)),
-            chunk_rows=args.chunk,
-            decode_steps=args.decode,
-            repetitions=1,
-            fresh_realizations=1,
-            sampling="greedy",
-            max_positions=args.prompt + args.decode,
-        ),
-        staging="none",
-    )
 
 
 def ranges_of(request: LayoutRequest, num_stages: int) -> list[ModelRange]:
@@ -195,17 +150,22 @@ def way_s(transport: Transport, form: PlaneForm) -> float:
 
 def run_stage(args: argparse.Namespace) -> None:
     """One stage's process: prints what it measured as one line of JSON."""
-    request = request_of(args)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[args.stage % len(cores)]})
+    request = make_request(SMOLLM2_135M, args)
     apply_determinism(request.determinism)
     spec = ranges_of(request, args.stages)[args.stage]
     if args.wait_ms:
         executor: Any = Waiting(args.wait_ms / 1e3)
     else:
         executor = LlamaReference().ordinary(args.folder, replace(request, spec=spec)).executor
-    listener = None if args.stage else listen(port=args.port)
-    meeting = Meeting(stage=args.stage, num_stages=args.stages, port=args.port)
+    lead, own = (address(0), address(args.stage)) if is_on_hosts(args) else (LOOPBACK, LOOPBACK)
+    listener = None if args.stage else listen(lead, args.port)
+    meeting = Meeting(
+        stage=args.stage, num_stages=args.stages, port=args.port, lead_host=lead, own_host=own
+    )
     transport = join(meeting, listener)
-    form = PlaneForm(width=MODEL["hidden_size"], dtype=torch.float32)
+    form = PlaneForm(width=SMOLLM2_135M["hidden_size"], dtype=torch.float32)
     stage = Stage(executor, transport, nonce=1, form=form)
     schedule = schedule_of(request.workload, request.spec)
 
@@ -228,46 +188,84 @@ def run_stage(args: argparse.Namespace) -> None:
     print(json.dumps(found), flush=True)
 
 
+def is_on_hosts(args: argparse.Namespace) -> bool:
+    """Whether each stage is on a host of its own."""
+    return bool(args.delay_ms or args.mbit)
+
+
+@contextmanager
+def hosts_of(args: argparse.Namespace, num_stages: int) -> Iterator[Callable[[int], Sequence[str]]]:
+    """What makes a command run where a stage is."""
+    if not is_on_hosts(args):
+        yield lambda number: ()
+        return
+    rate = args.mbit * 1e6 / 8 if args.mbit else None
+    with Network(num_stages, delay_s=args.delay_ms / 1e3, bytes_per_s=rate) as network:
+        yield network.inside
+
+
 def run_chain(args: argparse.Namespace, folder: Path, num_stages: int) -> list[dict[str, Any]]:
     """Run every stage as a process of its own; returns what each measured."""
     with listen() as free:
-        port = free.getsockname()[1]
+        port = PORT if is_on_hosts(args) else free.getsockname()[1]
     shared = ["--prompt", args.prompt, "--chunk", args.chunk, "--decode", args.decode]
     shared += ["--rounds", args.rounds, "--stages", num_stages, "--port", port, "--folder", folder]
-    shared += ["--wait-ms", args.wait_ms]
+    shared += ["--wait-ms", args.wait_ms, "--delay-ms", args.delay_ms, "--mbit", args.mbit]
     command = [sys.executable, "-m", "benchmarks.stages", *map(str, shared), "--stage"]
-    running = [
-        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
-        for number in range(num_stages)
-    ]
-    found = []
-    for process in running:
-        out, _ = process.communicate(timeout=600)
-        if process.returncode:
-            raise SystemExit(f"a stage ended by {process.returncode}")
-        found.append(json.loads(out.splitlines()[-1]))
+    with hosts_of(args, num_stages) as inside:
+        running = [
+            subprocess.Popen(
+                [*inside(number), *command, str(number)], stdout=subprocess.PIPE, text=True
+            )
+            for number in range(num_stages)
+        ]
+        found = []
+        for process in running:
+            out, _ = process.communicate(timeout=600)
+            if process.returncode:
+                raise SystemExit(f"a stage ended by {process.returncode}")
+            found.append(json.loads(out.splitlines()[-1]))
     return found
 
 
+def ways_s(args: argparse.Namespace, num_stages: int, ways_of_a_frame: int) -> float:
+    """Seconds that a token is on its way through all stages, by bytes and latency alone."""
+    plane_bytes = SMOLLM2_135M["hidden_size"] * 4
+    num_bytes = num_stages * HEADER_BYTES + (num_stages - 1) * plane_bytes + TOKEN_BYTES
+    at_rate_s = num_bytes * 8 / (args.mbit * 1e6) if args.mbit else 0.0
+    return num_stages * ways_of_a_frame * args.delay_ms / 1e3 + at_rate_s
+
+
 def summarize(
-    alone: Sequence[dict[str, Any]], stages: Sequence[dict[str, Any]], num_chunks: int
+    args: argparse.Namespace, alone: Sequence[dict[str, Any]], stages: Sequence[dict[str, Any]]
 ) -> dict[str, float]:
     """Medians of a chain, beside one process, and beside what was to expect."""
     first, median = stages[0], statistics.median
+    num_chunks = -(-args.prompt // args.chunk)
     ideal = num_chunks * len(stages) / (num_chunks + len(stages) - 1)
     computed = sum(median(stage["compute"]) for stage in stages)
+    predicted = {
+        "token_least_s": computed + ways_s(args, len(stages), 1),
+        "token_predicted_s": computed + ways_s(args, len(stages), WAYS_OF_A_FRAME),
+    }
     return {
         "num_stages": len(stages),
+        "num_cores": len(os.sched_getaffinity(0)),
         "num_chunks": num_chunks,
         "prefill_alone_s": median(alone[0]["pipelined"]),
         "prefill_lockstep_s": median(first["lockstep"]),
         "prefill_pipelined_s": median(first["pipelined"]),
         "gain": median(first["lockstep"]) / median(first["pipelined"]),
+        "gain_over_alone": median(alone[0]["pipelined"]) / median(first["pipelined"]),
         "ideal_gain": ideal,
         "token_alone_s": median(alone[0]["decode"]),
         "token_s": median(first["decode"]),
         "token_expected_s": computed + len(stages) * first["way"],
         "frame_s": first["way"],
+        **(predicted if is_on_hosts(args) else {}),
+        **(
+            {"token_predicted_s": computed + ways_s(args, len(stages))} if is_on_hosts(args) else {}
+        ),
     }
 
 
@@ -280,19 +278,29 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float] | None:
     parser.add_argument("--decode", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--wait-ms", type=float, default=0.0)
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of each packet, one way")
+    parser.add_argument("--mbit", type=float, default=0.0, help="per second, of each host")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--stage", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--is-inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.set_defaults(dtype="float32", threads=1, kernel_set="torch-cpu/1")
     args = parser.parse_args(argv)
     if args.stage is not None:
         run_stage(args)
         return None
+    if is_on_hosts(args) and not args.is_inside:
+        # Networks can be made in a user namespace of one's own.
+        words = list(sys.argv[1:] if argv is None else argv)
+        inside = [sys.executable, "-m", "benchmarks.stages", "--is-inside", *words]
+        subprocess.run(["unshare", "-rn", *inside], check=True)
+        return None
     with tempfile.TemporaryDirectory() as folder:
-        write_random(Path(folder))
+        write_random(Path(folder), torch.float32)
         alone = run_chain(args, Path(folder), 1)
         stages = run_chain(args, Path(folder), args.stages)
-    summary = summarize(alone, stages, -(-args.prompt // args.chunk))
+    summary = summarize(args, alone, stages)
     for name, value in summary.items():
         print(f"{name:<22}{value:.6g}")
     if args.json is not None:

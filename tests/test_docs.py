@@ -13,6 +13,7 @@ from harness.plan.check import check_plan
 from harness.plan.checks import (
     ACCEPTANCE,
     DEVICE_CHECKS,
+    NODE_CHECKS,
     STAGE_CHECKS,
     STATE_CHECKS,
     TELEMETRY,
@@ -82,7 +83,7 @@ def test_the_statements_in_the_evidence_format_are_of_the_present_version(repo_r
     record, verdict = map(json.loads, examples(repo_root / "docs" / "evidence_format.md"))
     told, found = record["predicate"], verdict["predicate"]
     # The example's state lies in no pool, and in no memory of a GPU; its plan has no stages.
-    elsewhere = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
+    elsewhere = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS, **NODE_CHECKS}
     written = {
         name
         for name, table in TABLES.items()

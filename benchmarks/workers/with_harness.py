@@ -77,7 +77,7 @@ class Realization:
         device = bound_device(self.plan, job)
         self.context = AdapterContext(
             request=self.request,
-            memories=bound_memories(job, device),
+            memories=bound_memories(self.plan, job, device),
             census=census_of(self.manifest),
             transfer=device.transfer(),
             record=device.record,

@@ -45,6 +45,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _run(commands)
+    _stage(commands)
     add_laboratory(commands, _command, _overrides)
     _plan(commands)
     _checkpoint(commands)
@@ -101,6 +102,29 @@ def _run(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--resume",
         action="store_true",
         help="of a sweep: skip cases with a passing record of the same plan and source",
+    )
+
+
+def _stage(commands: "argparse._SubParsersAction[Parser]") -> None:
+    stage = _command(
+        commands,
+        "stage",
+        "harness.cli.stage:stage",
+        "run one stage of a plan on a machine of its own; stage 0 writes the record",
+    )
+    _overrides(stage)
+    which = stage.add_mutually_exclusive_group(required=True)
+    which.add_argument("--number", type=int, metavar="N", help="which stage, from 0")
+    which.add_argument(
+        "--number-from",
+        metavar="NAME",
+        help="environment variable with that number, such as RANK or SLURM_PROCID",
+    )
+    stage.add_argument(
+        "--lead",
+        required=True,
+        metavar="HOST:PORT",
+        help="address of the machine of stage 0, and a port there",
     )
 
 

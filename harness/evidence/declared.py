@@ -27,6 +27,8 @@ class Table:
     columns: Mapping[str, str]
     check: str | None = None
     """The check whose plans alone have the table; ``None`` where every record has it."""
+    later: frozenset[str] = frozenset()
+    """Columns that tables written by earlier releases lack, all of them or none."""
 
     def label(self, column: str) -> str:
         """How a column's values came to be: ``measured`` unless :data:`LABELS` says otherwise."""
@@ -35,12 +37,21 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the columns, in order."""
-        return pa.schema(
-            [
-                pa.field(name, ARROW_TYPES[kind.removesuffix("?")], nullable=kind.endswith("?"))
-                for name, kind in self.columns.items()
-            ]
-        )
+        return _schema(self.columns)
+
+    @property
+    def earlier_schema(self) -> pa.Schema:
+        """The same without the later columns: of tables that earlier releases wrote."""
+        return _schema({k: kind for k, kind in self.columns.items() if k not in self.later})
+
+
+def _schema(columns: Mapping[str, str]) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, ARROW_TYPES[kind.removesuffix("?")], nullable=kind.endswith("?"))
+            for name, kind in columns.items()
+        ]
+    )
 
 
 def _table(
@@ -50,9 +61,16 @@ def _table(
     key: str,
     columns: Mapping[str, str],
     check: str | None = None,
+    later: str = "",
 ) -> tuple[str, Table]:
     return name, Table(
-        name=name, writer=writer, kind=kind, key=tuple(key.split()), columns=columns, check=check
+        name=name,
+        writer=writer,
+        kind=kind,
+        key=tuple(key.split()),
+        columns=columns,
+        check=check,
+        later=frozenset(later.split()),
     )
 
 
@@ -317,7 +335,11 @@ TABLES: Mapping[str, Table] = dict(
                 "new_file_bytes": "int",  # growth of mapped files, file by file
                 "unplanned_bytes": "int",  # growth of the above over the baseline
                 "new_files": "strs",
+                "process_id": "int?",  # of the process that was read, and when it started
+                "start_ticks": "int?",
+                "read_ns": "int?",  # by the clock of the producer's events
             },
+            later="process_id start_ticks read_ns",
         ),
         _table(
             "arenas",
@@ -433,6 +455,14 @@ TABLES: Mapping[str, Table] = dict(
             check="stages.complete",
         ),
         _table(
+            "machine",
+            "producer",
+            "telemetry",
+            "name",
+            {"name": "str", "value": "str?"},  # as this stage's own process observed it
+            check="stages.machines",
+        ),
+        _table(
             "facts",
             "producer",
             "result",
@@ -444,7 +474,14 @@ TABLES: Mapping[str, Table] = dict(
             "producer",
             "telemetry",
             "order",
-            {"order": "int", "event": "str", "at_ns": "int"},
+            {
+                "order": "int",
+                "event": "str",
+                "at_ns": "int",
+                "process_id": "int?",  # the producer's own, and when it started
+                "start_ticks": "int?",
+            },
+            later="process_id start_ticks",
         ),
         _table(
             "distributions",
@@ -466,7 +503,10 @@ TABLES: Mapping[str, Table] = dict(
                 "signal": "str?",
                 "duration_ns": "int",
                 "message": "str?",
+                "process_id": "int?",  # null for a child that was not started
+                "start_ticks": "int?",  # of the kernel's clock, since the machine's start
             },
+            later="process_id start_ticks",
         ),
         _table(
             "differences",

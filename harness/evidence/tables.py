@@ -111,6 +111,8 @@ def decode(
 ) -> list[dict[str, Any]]:
     """Decode Parquet bytes into rows, refusing anything but the declared columns.
 
+    Rows of a table that an earlier release wrote lack its later columns.
+
     Args:
         name: The table's name.
         data: The whole file.
@@ -171,7 +173,7 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
         raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
     check_footer(data)
     file = pq.ParquetFile(pa.BufferReader(data))
-    if file.schema_arrow != table.schema:
+    if file.schema_arrow not in (table.schema, table.earlier_schema):
         raise EvidenceError(
             f"table {name} has other columns",
             expected=str(table.schema.names),

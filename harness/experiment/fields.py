@@ -40,6 +40,7 @@ _SECTIONS: Mapping[str, frozenset[str]] = {
             "eviction_policy",
             "representations",
             "stages",
+            "nodes",
         }
     ),
     "determinism": frozenset(

@@ -102,6 +102,22 @@ def physical_memory_bytes(*, proc: Path = PROC) -> int:
     return int(match.group(1)) * 1024
 
 
+def observe_facts(
+    *, proc: Path = PROC, variables: Mapping[str, str] | None = None
+) -> dict[str, Fact]:
+    """Facts about this machine and this process, without any about a GPU.
+
+    Args:
+        proc: Where the process file system is mounted.
+        variables: Environment variables; those of this process when absent.
+
+    Raises:
+        NotEvaluableError: When nothing can be observed.
+    """
+    physical, limit = physical_memory_bytes(proc=proc), memory_limit_bytes(proc=proc)
+    return _facts(physical, limit, proc, os.environ if variables is None else variables)
+
+
 def probe_environment(
     device: DeviceRequest,
     *,
@@ -130,7 +146,7 @@ def probe_environment(
     ram = MemoryResource(
         id=RAM_ID, kind="system-ram", capacity_bytes=usable if cap is None else min(usable, cap)
     )
-    facts = _facts(physical, limit, proc, os.environ if variables is None else variables)
+    facts = observe_facts(proc=proc, variables=variables)
     if device.kind == "cpu":
         parts = [_part(CPU_ID, "cpu")]
     elif device.kind == "simulated":
@@ -154,8 +170,12 @@ def probe_environment(
     return Environment(resources=Resources(swarm_id=SWARM_ID, nodes=(node,)), facts=facts)
 
 
-def planning_environment(device: DeviceRequest) -> Environment:
-    """The environment to make a plan for: an assumed GPU where one is given, else this machine.
+def planning_environment(device: DeviceRequest, num_gpus: int = 1) -> Environment:
+    """The environment to make a plan for: assumed GPUs where one is given, else this machine.
+
+    Args:
+        device: The kind of device and its caps.
+        num_gpus: To assume, each of the same memory.
 
     Raises:
         HarnessError: As :func:`probe_environment` does.
@@ -169,7 +189,7 @@ def planning_environment(device: DeviceRequest) -> Environment:
         compute_capability=None,
         is_mig_instance=False,
     )
-    assumed = GpuSystem(driver_version=None, cuda_driver_version=None, gpus=(gpu,))
+    assumed = GpuSystem(driver_version=None, cuda_driver_version=None, gpus=(gpu,) * num_gpus)
     return probe_environment(device, find_gpus=lambda: assumed)
 
 

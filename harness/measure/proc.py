@@ -277,6 +277,11 @@ def read_stat(pid: int, *, proc: Path = PROC) -> ProcessStat:
     return parse_stat(data, where=where)
 
 
+def process_identity(pid: int, *, proc: Path = PROC) -> dict[str, int]:
+    """What names one process for good, as the columns of tables: its number and its start."""
+    return {"process_id": pid, "start_ticks": read_stat(pid, proc=proc).start_ticks}
+
+
 def read_maps(pid: int, *, proc: Path = PROC) -> tuple[MemoryMapping, ...]:
     """Mappings of a live process, in address order."""
     data, where = _read(pid, "maps", proc)

@@ -25,7 +25,7 @@ from harness.errors import ExitCode, HarnessError, InvalidInputError, NotEvaluab
 from harness.evidence import tables
 from harness.measure import proc
 from harness.measure.checkpoint_files import CheckpointFiles
-from harness.measure.clock import utc_timestamp
+from harness.measure.clock import monotonic_ns, utc_timestamp
 from harness.measure.pages import ArenaRegistry, PageCount, count_pages
 from harness.measure.readings import (
     CheckpointRequest,
@@ -82,6 +82,7 @@ class Witness:
             raise InvalidInputError("too many checkpoints", expected=f"at most {MAX_CHECKPOINTS}")
         if self._baseline is None and request.point != BASELINE:
             raise InvalidInputError("no baseline yet", expected=BASELINE, got=request.point)
+        read_ns = monotonic_ns()
         stat = proc.read_stat(self._pid)
         if stat.start_ticks != self._started:
             raise NotEvaluableError("the process has ended", got="another one with its number")
@@ -107,7 +108,7 @@ class Witness:
         if request.keep:
             if request.point == BASELINE:
                 self._baseline = pages
-            self._keep(request, reading, status, stat, len(descriptors))
+            self._keep(request, reading, status, stat, len(descriptors), read_ns)
         return reading
 
     def _keep(
@@ -117,6 +118,7 @@ class Witness:
         status: proc.ProcessStatus,
         stat: proc.ProcessStat,
         num_descriptors: int,
+        read_ns: int,
     ) -> None:
         swapped_in, swapped_out = proc.read_swap_counters()
         row = reading.to_document()
@@ -136,6 +138,9 @@ class Witness:
             swap_out_pages=swapped_out,
             num_threads=status.num_threads,
             num_descriptors=num_descriptors,
+            process_id=self._pid,
+            start_ticks=stat.start_ticks,
+            read_ns=read_ns,
         )
         self._checkpoints.append(row)
         for declared, found in zip(request.arenas, reading.arenas, strict=True):

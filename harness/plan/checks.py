@@ -59,6 +59,11 @@ STAGE_CHECKS: Mapping[str, str] = {
 }
 """Checks that decide the verdict where a plan has stages, and must be declared there."""
 
+NODE_CHECKS: Mapping[str, str] = {
+    "stages.machines": "each stage ran on the machine that its node is bound to",
+}
+"""Checks that decide the verdict where each stage has a node, and must be declared there."""
+
 TELEMETRY: Mapping[str, str] = {
     "step.times": "duration of each step",
     "memory.resident": "resident memory of each checkpoint",
@@ -77,9 +82,9 @@ def device_checks(resources: Resources) -> tuple[str, ...]:
     return tuple(DEVICE_CHECKS) if any(m.kind == ACCELERATOR_VRAM for m in memories) else ()
 
 
-def stage_checks(has_stages: bool) -> tuple[str, ...]:
-    """The checks that a chain of stages asks for."""
-    return tuple(STAGE_CHECKS) if has_stages else ()
+def stage_checks(*, has_stages: bool, has_nodes: bool) -> tuple[str, ...]:
+    """The checks that a chain of stages asks for, on one machine or on several."""
+    return (*(STAGE_CHECKS if has_stages else ()), *(NODE_CHECKS if has_nodes else ()))
 
 
 def default_checks(allowances: MemoryAllowances, own: Sequence[str] = ()) -> Checks:

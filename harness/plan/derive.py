@@ -15,7 +15,7 @@ from harness.plan import derive_parts as parts
 from harness.plan.balance import balanced_cuts, edges_of, range_bytes
 from harness.plan.check import check_plan
 from harness.plan.derive_request import DeriveRequest
-from harness.plan.derive_resources import Placement, plan_resources
+from harness.plan.derive_resources import Device, Placement, plan_resources
 from harness.plan.documents import plan_to_document
 from harness.plan.format import NATIVE_SCHEMA, plan_digest, plan_file_bytes
 from harness.plan.layout import (
@@ -27,11 +27,13 @@ from harness.plan.layout import (
 )
 from harness.plan.load import parse_plan
 from harness.plan.manifest import ManifestEntry, manifest_bytes
+from harness.plan.nodes import on_node, prefixed
 from harness.plan.records import (
     RECORDED,
     AdapterData,
     BackingSource,
     Checkpoint,
+    Link,
     ManifestReference,
     Materialization,
     MemoryExpectations,
@@ -143,6 +145,13 @@ class _Piece:
     def stage_id(self) -> str | None:
         return None if self.stage is None else self.stage.id
 
+    @property
+    def device(self) -> Device:
+        return Device(
+            compute_unit_id=self.request.compute_unit_id,
+            device_memory_id=self.request.device_memory_id,
+        )
+
     def materializations(self) -> tuple[Materialization, ...]:
         return tuple(
             parts.materializations(self.request, self.designs, self.tensors, self.stage_id)
@@ -155,12 +164,31 @@ def _pieces(
     if request.num_stages is None:
         return (_piece(request, designs, census, None),)
     found = []
-    for stage, spec in _stages(request, request.num_stages):
+    for number, (stage, spec) in enumerate(_stages(request, request.num_stages)):
         part = replace(
-            request, layout_request=replace(request.layout_request, spec=spec), num_stages=None
+            _placed(request, stage.id),
+            layout_request=replace(request.layout_request, spec=spec),
+            num_stages=None,
         )
+        if request.stage_devices is not None:
+            part = replace(part, **vars(request.stage_devices[number]))
+            stage = replace(stage, compute_unit_id=part.compute_unit_id)
         found.append(_piece(part, request.layout.states(part.layout_request), census, stage))
     return tuple(found)
+
+
+def _placed(request: DeriveRequest, stage_id: str) -> DeriveRequest:
+    """The request of one stage: on a node of its own, where each stage has one."""
+    if not request.has_nodes:
+        return request
+    return replace(
+        request,
+        node=stage_id,
+        resources=prefixed(request.resources, stage_id),
+        compute_unit_id=on_node(stage_id, request.compute_unit_id),
+        host_memory_id=on_node(stage_id, request.host_memory_id),
+        device_memory_id=on_node(stage_id, request.device_memory_id),
+    )
 
 
 def _piece(
@@ -195,7 +223,7 @@ def _stages(request: DeriveRequest, num_stages: int) -> Iterator[tuple[Stage, Mo
                 id=stage_id,
                 start_layer=start,
                 end_layer=end,
-                compute_unit_id=request.compute_unit_id,
+                compute_unit_id=_placed(request, stage_id).compute_unit_id,
                 execution_id=parts.execution_id(stage_id),
             ),
             replace(
@@ -232,7 +260,11 @@ def _plan(
         execution=tuple(
             parts.execution(piece.request, piece.designs, piece.stage_id) for piece in pieces
         ),
-        forbidden_persistent_materializations=tuple(parts.forbidden(request, designs)),
+        forbidden_persistent_materializations=tuple(
+            item
+            for group in _on_nodes(request, pieces)
+            for item in parts.forbidden(group[0].request, designs)
+        ),
         memory_expectations=MemoryExpectations(
             persistent_optional_bytes=0,
             unplanned_persistent_bytes=0,
@@ -260,33 +292,50 @@ def _plan(
     )
 
 
+def _on_nodes(request: DeriveRequest, pieces: Sequence[_Piece]) -> list[Sequence[_Piece]]:
+    """The pieces of each node."""
+    return [[piece] for piece in pieces] if request.has_nodes else [pieces]
+
+
 def _resources(
     request: DeriveRequest, pieces: Sequence[_Piece], stages: Sequence[Stage]
 ) -> Resources:
-    placement = Placement(
-        compute_unit_id=request.compute_unit_id,
-        device_memory_id=request.device_memory_id,
-        host_memory_id=request.host_memory_id,
-        pin_device=request.pin_device,
-        unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
-        unplanned_device_bytes=request.memory_allowances.unplanned_device_bytes or 0,
-        num_processes=len(pieces),
-    )
     source = BackingSource(
         id=parts.BACKING_SOURCE_ID,
         kind="checkpoint",
         repository=request.model_repository,
         revision=request.model_revision,
     )
+    groups = _on_nodes(request, pieces)
+    has_head = request.layout_request.spec.owns_final_norm_head
+    between = parts.stage_links(stages, has_head=has_head) if stages else ()
+    return replace(
+        request.resources,
+        nodes=tuple(node for group in groups for node in _needed_by(group).nodes),
+        backing_sources=(source,),
+        links=(*_paths(pieces), *between),
+    )
+
+
+def _needed_by(pieces: Sequence[_Piece]) -> Resources:
+    """The least of one node that holds what is realized there."""
+    request = pieces[0].request
+    placement = Placement(
+        devices=tuple(piece.device for piece in pieces),
+        host_memory_id=request.host_memory_id,
+        pin_device=request.pin_device,
+        unplanned_host_bytes=request.memory_allowances.unplanned_host_bytes,
+        unplanned_device_bytes=request.memory_allowances.unplanned_device_bytes or 0,
+    )
     copies = [
         (item, piece.tensors[item.logical_state_id, item.representation])
         for piece in pieces
         for item in piece.materializations()
     ]
-    has_head = request.layout_request.spec.owns_final_norm_head
-    between = parts.stage_links(stages, has_head=has_head) if stages else ()
-    return replace(
-        plan_resources(request.resources, placement, copies),
-        backing_sources=(source,),
-        links=(*parts.links(request), *between),
-    )
+    return plan_resources(request.resources, placement, copies)
+
+
+def _paths(pieces: Sequence[_Piece]) -> Iterator[Link]:
+    """Every path of every piece, once."""
+    found = (link for piece in pieces for link in parts.links(piece.request, piece.stage_id))
+    yield from {link.id: link for link in found}.values()

@@ -30,6 +30,8 @@ BACKING_SOURCE_ID = "checkpoint"
 EXECUTION_ID = "exec.model"
 READ_PATH_ID = "checkpoint-to-ram"
 DEVICE_PATH_ID = "ram-to-device"
+STRAIGHT_PATH_ID = "checkpoint-to-device"
+"""Where nothing is staged, and what is read goes to the device at once."""
 _STATE_PREFIX = "state."
 _STEMS = {"replay-baseline": "replay", "reference-fixture": "fixture"}
 """Test states whose materializations have a shorter name than the state."""
@@ -50,6 +52,11 @@ def _stem(state_id: str) -> str:
 
 def _prefix(stage_id: str | None) -> str:
     return "" if stage_id is None else f"{stage_id}."
+
+
+def _path(request: DeriveRequest, path_id: str) -> str:
+    """A path between memories, of the node that has them."""
+    return _prefix(request.node) + path_id
 
 
 def materializations(
@@ -74,7 +81,7 @@ def materializations(
                 logical_state_id=design.id,
                 representation=form,
                 memory_resource_id=request.host_memory_id,
-                path_id=READ_PATH_ID,
+                path_id=_path(request, READ_PATH_ID),
                 expected_bytes=_num_bytes(tensors[design.id, form]),
                 role="staging",
                 requirement="required",
@@ -83,7 +90,9 @@ def materializations(
             )
     for design in designs:
         memory_id = memory_of(request, design)
-        path_id = READ_PATH_ID if memory_id == request.host_memory_id else DEVICE_PATH_ID
+        is_on_host = memory_id == request.host_memory_id
+        read = _path(request, READ_PATH_ID)
+        path_id = read if is_on_host else device_path_id(request, stage_id)
         yield Materialization(
             id=f"{_prefix(stage_id)}mat.{_stem(design.id)}."
             f"{'resident' if design.on_device else 'host'}",
@@ -104,19 +113,30 @@ def _num_bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(spec.num_bytes for spec in specs)
 
 
-def links(request: DeriveRequest) -> Iterator[Link]:
+def device_path_id(request: DeriveRequest, stage_id: str | None) -> str:
+    """Id of the path to the device's own memory: one for all, or one for each stage's device."""
+    name = DEVICE_PATH_ID if _stages_state(request) else STRAIGHT_PATH_ID
+    return _path(request, name) if request.stage_devices is None else _prefix(stage_id) + name
+
+
+def _stages_state(request: DeriveRequest) -> bool:
+    return request.layout_request.staging != "none"
+
+
+def links(request: DeriveRequest, stage_id: str | None = None) -> Iterator[Link]:
     """Paths: from the checkpoint into the host's memory, and on to the device's own."""
     yield Link(
-        id=READ_PATH_ID,
+        id=_path(request, READ_PATH_ID),
         kind="bounded-read",
         source=BACKING_SOURCE_ID,
         target=request.host_memory_id,
     )
     if request.device_memory_id != request.host_memory_id:
+        stages = _stages_state(request)
         yield Link(
-            id=DEVICE_PATH_ID,
-            kind="host-to-device",
-            source=request.host_memory_id,
+            id=device_path_id(request, stage_id),
+            kind="host-to-device" if stages else "bounded-read",
+            source=request.host_memory_id if stages else BACKING_SOURCE_ID,
             target=request.device_memory_id,
         )
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.plan.derive_resources import Device
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.records import (
     CheckpointFile,
@@ -44,5 +45,11 @@ class DeriveRequest:
     """Whether the plan pins the device's UUID."""
     num_stages: int | None = None
     """Processes to cut the range into; ``None`` for one that executes it whole."""
+    has_nodes: bool = False
+    """Whether each stage has a node of its own, for a machine of its own."""
+    node: str | None = None
+    """What the names of resources begin with, for a part of a plan with nodes."""
+    stage_devices: tuple[Device, ...] | None = None
+    """Of each stage in order; ``None`` where all share the unit above."""
     strategy_unit: str | None = None
     """Which execution, where the layout supports more than one."""

@@ -33,19 +33,25 @@ Copy = tuple[Materialization, Sequence[TensorSpec]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Which of an environment's resources a plan uses, by their ids there."""
+class Device:
+    """A compute unit and its own memory, by their ids in an environment."""
 
     compute_unit_id: str
     device_memory_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which of an environment's resources a plan uses, by their ids there."""
+
+    devices: tuple[Device, ...]
+    """Of each process; several may share one."""
     host_memory_id: str
     pin_device: bool
     unplanned_host_bytes: int
-    """Allowance beyond the planned arenas, which the host's memory must hold too."""
+    """Allowance of each process beyond its arenas, which the host's memory must hold too."""
     unplanned_device_bytes: int = 0
-    """The same for the device's own memory."""
-    num_processes: int = 1
-    """Each of them has the allowances."""
+    """The same for the process's own device memory."""
 
 
 def plan_resources(
@@ -57,26 +63,23 @@ def plan_resources(
 
     Args:
         there: Resources of an environment.
-        placement: The unit and the memories to use; all of one node.
+        placement: The units and the memories to use; all of one node.
         copies: Everything that is realized; staging and persistent live together.
 
     Raises:
         ResourceError: When there are no such resources, or they are too small.
     """
-    node, unit = _find(there, placement)
+    node, units = _find(there, placement)
     by_id = {memory.id: memory for memory in node.memory_resources}
     peak: defaultdict[str, int] = defaultdict(int)
     for item, specs in copies:
         kind = by_id[item.memory_resource_id].kind
         peak[item.memory_resource_id] += _arena_bytes(specs, kind)
-    for name, allowed in (
-        (placement.host_memory_id, placement.unplanned_host_bytes),
-        (placement.device_memory_id, placement.unplanned_device_bytes),
-    ):
-        peak[name] += allowed * placement.num_processes
-    used = [placement.host_memory_id]
-    if placement.device_memory_id != placement.host_memory_id:
-        used.append(placement.device_memory_id)
+    for device in placement.devices:
+        peak[placement.host_memory_id] += placement.unplanned_host_bytes
+        peak[device.device_memory_id] += placement.unplanned_device_bytes
+    own = (device.device_memory_id for device in placement.devices)
+    used = list(dict.fromkeys((placement.host_memory_id, *own)))
     memories = []
     for name in used:
         needed = _round_up(peak[name], CAPACITY_GRANULE_BYTES)
@@ -93,7 +96,7 @@ def plan_resources(
         nodes=(
             Node(
                 id=node.id,
-                compute_units=(
+                compute_units=tuple(
                     ComputeUnit(
                         id=unit.id,
                         kind=unit.kind,
@@ -101,7 +104,8 @@ def plan_resources(
                         memory_resources=tuple(
                             name for name in unit.memory_resources if name in used
                         ),
-                    ),
+                    )
+                    for unit in units
                 ),
                 memory_resources=tuple(memories),
             ),
@@ -109,25 +113,32 @@ def plan_resources(
     )
 
 
-def _find(there: Resources, placement: Placement) -> tuple[Node, ComputeUnit]:
+def _find(there: Resources, placement: Placement) -> tuple[Node, list[ComputeUnit]]:
+    """The node of the first device, and each device's unit there, once."""
+    wanted = {device.compute_unit_id: device for device in placement.devices}
+    first = placement.devices[0].compute_unit_id
     for node in there.nodes:
-        for unit in node.compute_units:
-            if unit.id == placement.compute_unit_id:
-                known = {memory.id for memory in node.memory_resources}
-                missing = {placement.host_memory_id, placement.device_memory_id} - known
-                if missing or placement.device_memory_id not in unit.memory_resources:
-                    raise ResourceError(
-                        f"compute unit {unit.id} has not the memories to plan for",
-                        expected=f"{placement.host_memory_id} and {placement.device_memory_id}",
-                        got=f"node: {', '.join(sorted(known))}; "
-                        f"unit: {', '.join(unit.memory_resources)}",
-                    )
-                return node, unit
+        units = {unit.id: unit for unit in node.compute_units}
+        if first in units:
+            known = {memory.id for memory in node.memory_resources}
+            for name, device in wanted.items():
+                _require(units.get(name), known, device, placement.host_memory_id)
+            return node, [units[name] for name in wanted]
     raise ResourceError(
         "no such compute unit in the environment",
-        expected=placement.compute_unit_id,
+        expected=first,
         got=", ".join(unit.id for node in there.nodes for unit in node.compute_units),
     )
+
+
+def _require(unit: ComputeUnit | None, known: set[str], device: Device, host: str) -> None:
+    reached = () if unit is None else unit.memory_resources
+    if {host, device.device_memory_id} - known or device.device_memory_id not in reached:
+        raise ResourceError(
+            f"compute unit {device.compute_unit_id} has not the memories to plan for",
+            expected=f"{host} and {device.device_memory_id}",
+            got=f"node: {', '.join(sorted(known))}; unit: {', '.join(reached)}",
+        )
 
 
 def _arena_bytes(specs: Sequence[TensorSpec], memory_kind: str) -> int:

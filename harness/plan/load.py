@@ -25,6 +25,9 @@ CRLF_HINT = (
     "the line endings were rewritten by a CRLF checkout, and plans are byte-exact: "
     "run `git config core.autocrlf false`, delete the file and check it out again"
 )
+ANEW_HINT = (
+    "restore the file: a frozen plan is never edited; another one is made by `harness plan derive`"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ def parse_plan(data: bytes, *, where: str, path: Path | None = None) -> LoadedPl
     """
     examined = examine_plan(data, where=where, path=path)
     if examined.findings or examined.loaded is None:
-        raise PlanError("not a valid plan", examined.findings, where=where)
+        raise PlanError("not a valid plan", examined.findings, where=where, hint=ANEW_HINT)
     return examined.loaded
 
 

@@ -23,6 +23,8 @@ REPLAYED_STEPS = "replayed_steps"
 """The fact of how many steps were replayed."""
 PROCESS_BOUNDARY, TOKEN_RETURN = "process-boundary", "token-return"
 """Kinds of links between stages: what a stage puts out to the next; the token to the first."""
+PLANES = "planes"
+"""The fact of which library carried the planes between stages."""
 ACCELERATOR_VRAM = "accelerator-vram"
 """The kind of a memory whose blocks only a device's driver can measure."""
 

@@ -46,7 +46,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "unplanned_tensor_bytes": "system RAM only; 0 once the population is complete",
     },
     "checkpoints": {
-        "read_at": "not falling; between start and end of the run",
+        "read_at": "not falling; between start and end of the run, by its own machine's clock",
         "vm_rss_bytes": "the sum of its three parts",
         "vm_hwm_bytes": "at least VmRSS",
         "rss_anon_bytes": "part of VmRSS",
@@ -69,12 +69,21 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "new_file_bytes": "part of the unplanned bytes",
         "unplanned_bytes": "the growth of its parts; within the allowance after population",
         "new_files": "",
+        "read_ns": "from the producer's event of that name to its next one",
     },
     "arenas": {"resident_bytes": "at most the mapped bytes"},
-    "step_times": {"duration_ns": "above 0", "sentinel_ns": "at least 0"},
-    "lifecycle": {"order": "unique", "event": "", "at_ns": ""},
+    "step_times": {
+        "duration_ns": "above 0; of all steps within the time from the seal to their end",
+        "sentinel_ns": "at least 0; likewise",
+    },
+    "lifecycle": {"at_ns": "not falling; after the realization before; within the child's time"},
     "distributions": {"name": "unique", "version": ""},
-    "trials": {"duration_ns": "", "message": ""},
+    "trials": {
+        "duration_ns": "of a producer at least the time of its events",
+        "message": "",
+        "process_id": "of a producer as in its own table and its witness's; never one twice",
+        "start_ticks": "of a producer as in its own table and its witness's",
+    },
 }
 """Columns by table, and the bound of each in words."""
 
@@ -94,7 +103,8 @@ STAGE_COLUMNS: Mapping[str, Mapping[str, str]] = {
         "nonce": "hexadecimal; one for all stages of a realization, another for each realization",
     },
     "stage_times": dict.fromkeys(
-        ("received_ns", "compute_ns", "sent_ns", "digest_ns"), "at least 0"
+        ("received_ns", "compute_ns", "sent_ns", "digest_ns"),
+        "at least 0; together at most the step's duration",
     ),
 }
 """Columns that only the stages of a chain write."""

@@ -15,6 +15,7 @@ from harness.evidence.tables import table_place
 from harness.plan.bind import bind
 from harness.plan.binding import Binding
 from harness.plan.check import AdapterSupport
+from harness.plan.checks import NODE_CHECKS
 from harness.plan.environment import Environment, parse_environment
 from harness.plan.layout import Form, TensorSpec
 from harness.plan.load import LoadedPlan
@@ -211,6 +212,12 @@ class Subject:
     def is_part(self) -> bool:
         """Whether it is one stage of a plan that has several."""
         return self.view.stages != (None,) and not self.parts
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is a stage on another machine than the first, whose clock is its own."""
+        is_first = self.view.stages[0] in (None, 0)
+        return self.is_part and not is_first and NODE_CHECKS.keys() <= self.checks
 
     @property
     def checks(self) -> frozenset[str]:

@@ -14,10 +14,11 @@ from harness.adapters.families import layout_for
 from harness.canonical import read_json
 from harness.checkpoint.survey import Survey, survey
 from harness.checkpoint.tokenizer import encode_prompt
-from harness.errors import InvalidInputError
+from harness.errors import InvalidInputError, ResourceError
 from harness.measure.environment import DeviceRequest, planning_environment
 from harness.plan.checks import default_checks, device_checks, stage_checks
 from harness.plan.derive import DeriveRequest, derive
+from harness.plan.derive_resources import Device
 from harness.plan.layout import AdapterLayout, CensusEntry, LayoutRequest
 from harness.plan.limits import parse_limits
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
@@ -110,7 +111,10 @@ def derive_settings(
         allow_large=allow_large,
     )
     model = _model(settings, layout, surveyed, progress)
-    environment = planning_environment(device_request(settings.device))
+    num_stages = _num_stages(settings.realization.get("stages"))
+    has_nodes = _has_nodes(settings.realization.get("nodes"), num_stages)
+    num_devices = 1 if num_stages is None or has_nodes else num_stages
+    environment = planning_environment(device_request(settings.device), num_devices)
     (node,) = environment.resources.nodes
     unit = node.compute_units[0]
     host, device = _places(environment.resources, unit)
@@ -119,13 +123,13 @@ def derive_settings(
         staging_window_bytes=settings.realization["staging_window_bytes"],
         unplanned_device_bytes=settings.realization.get("unplanned_device_bytes"),
     )
-    num_stages = _num_stages(settings.realization.get("stages"))
     own_checks = (
         *layout.acceptance_checks,
         *device_checks(environment.resources),
-        *stage_checks(num_stages is not None),
+        *stage_checks(has_stages=num_stages is not None, has_nodes=has_nodes),
     )
     on_gpu = unit.kind == "cuda-gpu"
+    devices = _stage_devices(environment.resources, num_devices) if on_gpu else None
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
     checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
     _require_boundaries(checks, layout.boundaries(model.config, model.spec))
@@ -154,6 +158,8 @@ def derive_settings(
             memory_allowances=allowances,
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
             num_stages=num_stages,
+            has_nodes=has_nodes,
+            stage_devices=devices if num_devices > 1 else None,
         )
     )
 
@@ -232,6 +238,13 @@ def _num_stages(value: Any) -> int | None:
     return value
 
 
+def _has_nodes(value: Any, num_stages: int | None) -> bool:
+    if value is not None and (type(value) is not int or value != num_stages):
+        expected = "the number of stages, or null for one node of all"
+        raise _misfit("realization.nodes", expected, repr(value))
+    return value is not None
+
+
 def _timeouts(values: Mapping[str, Any], *, has_stages: bool) -> TimeoutsS:
     """Bounds on the children; those of stages belong only to a plan that has some."""
     found = _record(TimeoutsS, values, "timeouts")
@@ -262,6 +275,28 @@ def _places(resources: Resources, unit: ComputeUnit) -> tuple[str, str]:
     host = next(name for name, kind in kinds.items() if kind == "system-ram")
     own = [name for name in unit.memory_resources if kinds[name] != "system-ram"]
     return host, own[0] if own else host
+
+
+def _stage_devices(resources: Resources, num_stages: int) -> tuple[Device, ...]:
+    """A GPU for each stage: two processes of one are not connected to each other.
+
+    Raises:
+        ResourceError: When there are fewer.
+    """
+    units = [unit for node in resources.nodes for unit in node.compute_units]
+    if len(units) < num_stages:
+        raise ResourceError(
+            "not every stage has a GPU of its own",
+            expected=f"{num_stages} GPUs, one for each stage",
+            got=f"{len(units)}: {', '.join(unit.id for unit in units)}",
+            where="realization.stages",
+            hint="use fewer stages, or plan for a machine that is not this one "
+            "(device.assumed_vram_bytes)",
+        )
+    return tuple(
+        Device(compute_unit_id=unit.id, device_memory_id=_places(resources, unit)[1])
+        for unit in units[:num_stages]
+    )
 
 
 def _record(kind: type[T], values: Mapping[str, Any], where: str) -> T:

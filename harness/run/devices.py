@@ -73,13 +73,21 @@ def bound_device(plan: Plan, job: Job) -> ComputeDevice:
         NotEvaluableError: When it is a GPU that this process does not see.
     """
     units = [unit for node in job.environment.resources.nodes for unit in node.compute_units]
-    bound = {job.binding.compute_units[each.compute_unit_id] for each in plan.execution}
+    # Of a plan for several machines, a job has the binding of this one.
+    bound = {job.binding.compute_units.get(each.compute_unit_id) for each in plan.execution}
     uuids = [unit.device_uuid for unit in units if unit.id in bound and unit.kind == "cuda-gpu"]
     return ComputeDevice(driver=CudaDriver(uuids[0] or "") if uuids else None)
 
 
-def bound_memories(job: Job, device: ComputeDevice) -> Mapping[str, Memory]:
-    """One memory per plan memory id, with the capacity that this machine has for it."""
+def bound_memories(plan: Plan, job: Job, device: ComputeDevice) -> Mapping[str, Memory]:
+    """One memory per memory id of a plan, with the capacity that this machine has for it.
+
+    Args:
+        plan: What this process realizes; memories of other stages alone are none of it.
+        job: With the binding.
+        device: Behind the plan's compute unit.
+    """
+    own = {memory.id for node in plan.resources.nodes for memory in node.memory_resources}
     real = {
         memory.id: memory
         for node in job.environment.resources.nodes
@@ -93,4 +101,5 @@ def bound_memories(job: Job, device: ComputeDevice) -> Mapping[str, Memory]:
             blocks=device.blocks(real[real_id].kind),
         )
         for plan_id, real_id in job.binding.memories.items()
+        if plan_id in own
     }

@@ -3,10 +3,12 @@
 Gathers rows at each lifecycle point; judges nothing.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from harness.measure.clock import monotonic_ns
+from harness.measure.proc import process_identity
 from harness.measure.readings import DeclaredArena, WitnessReading
 from harness.measure.witness_client import WitnessClient
 from harness.plan.records import ACCELERATOR_VRAM
@@ -42,6 +44,7 @@ class Instruments:
         self._declared: dict[str, tuple[str, Arena]] = {}
         self.ledger: list[Row] = []
         self.lifecycle: list[Row] = []
+        self._process = process_identity(os.getpid())
 
     @property
     def accounting(self) -> TensorAccounting:
@@ -66,6 +69,7 @@ class Instruments:
                 "order": len(self.lifecycle),
                 "event": event,
                 "at_ns": monotonic_ns(),
+                **self._process,
             }
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from harness.measure.clock import monotonic_ns
+from harness.measure.proc import process_identity
 from harness.run.child import PARENT_PID
 
 MAX_MESSAGE_BYTES = 4096
@@ -48,6 +49,9 @@ class Outcome:
     signal: str | None
     duration_ns: int
     message: str | None
+    process_id: int | None = None
+    start_ticks: int | None = None
+    """As the kernel has it; ``None`` for a child that was not started."""
 
     def row(self) -> dict[str, object]:
         """The row of the ``trials`` table."""
@@ -90,6 +94,7 @@ class Child:
         on_line: Callable[[str], None],
         realization: int = 0,
         pass_fds: Sequence[int] = (),
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.name = name
         self.realization = realization
@@ -97,12 +102,14 @@ class Child:
         self._error = bytearray()
         self.process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**environment, PARENT_PID: str(os.getpid())},
             pass_fds=list(pass_fds),
         )
+        # Until it is waited for, even one that has ended has an entry.
+        self._identity = process_identity(self.process.pid)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._readers = [
@@ -113,6 +120,16 @@ class Child:
         ]
         for reader in self._readers:
             reader.start()
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal, once it has ended."""
+        return self.process.poll()
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def wait(self, timeout_s: float) -> Outcome:
         """Wait for the end, at most ``timeout_s``; kill and report what takes longer."""
@@ -147,6 +164,7 @@ class Child:
             signal=name,
             duration_ns=monotonic_ns() - self._began,
             message=message if outcome != "completed" else None,
+            **self._identity,
         )
 
 

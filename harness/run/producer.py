@@ -27,7 +27,7 @@ from harness.plan.layout import REFERENCE_OUTPUTS, STATE_SNAPSHOT
 from harness.plan.load import load_plan
 from harness.plan.manifest import ManifestEntry, load_manifest
 from harness.plan.recipe import FIXTURE_FILE
-from harness.plan.records import Plan
+from harness.plan.records import PLANES, Plan
 from harness.plan.request import census_of, layout_request, planned_tensors
 from harness.plan.stages import stage_view
 from harness.realize import sentinels
@@ -94,10 +94,10 @@ class Production:
         plan, job = self.plan, self.job
         request = layout_request(plan)
         apply_determinism(request.determinism)
+        self.device = device = bound_device(plan, job)
         self._meet()
         make_adapter = partial(adapter_for, plan.adapter_data.family or "")
-        self.device = device = bound_device(plan, job)
-        memories = bound_memories(job, device)
+        memories = bound_memories(plan, job, device)
         context = AdapterContext(
             request=request,
             memories=memories,
@@ -146,6 +146,7 @@ class Production:
                 whole=self.whole,
                 own=self.plan,
                 layout=layout_for(self.plan.adapter_data.family or ""),
+                device=self.device,
                 listener=self._listener,
             )
 
@@ -239,10 +240,17 @@ class Production:
         libraries = [executor.conditions().get("kernel_library") for executor in executors[:1]]
         facts = machine_conditions(self.device.driver, *libraries)
         facts["package_digest"] = package_digest() or "unknown"
+        if self.chain is not None:
+            facts[PLANES] = self.chain.planes
         for executor in executors[:1]:
             facts["device_class"] = device_class(executor, arenas, memories)
             facts |= execution_conditions(executor, recorder.steps)
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
+
+    def leave(self) -> None:
+        """End what ties this process to others of its chain."""
+        if self.chain is not None:
+            self.chain.close()
 
     def write(self, realization: int) -> None:
         """Write every table durably."""
@@ -383,6 +391,8 @@ def main() -> int:
     except PeerError as error:
         print(str(error), file=sys.stderr, flush=True)
         return PEER_LOST
+    finally:
+        production.leave()
     production.write(args.realization)
     production.observe()
     witness.finish()

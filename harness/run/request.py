@@ -9,6 +9,14 @@ from harness.realize.arming import Arming
 
 
 @dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where the first machine of a run listens for the others."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """What to run and where; nothing here is governed by the plan."""
 
@@ -30,6 +38,9 @@ class RunRequest:
     fixture_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.fixture")
     stage_port: int = 0
     """At which the first stage of a chain listens; 0 for a free one."""
+    lead: Address | None = None
+    """Of a plan whose stages are on machines of their own: the first one's."""
+    courier_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.courier")
     arming: Arming | None = None
     """Which boundaries every producer observes after its run, if any."""
     planted_fault: str | None = None

@@ -1,6 +1,7 @@
 """Whether this build can run a valid plan. Imports no torch and no kernels."""
 
 import importlib.util
+from collections import Counter
 
 from harness.errors import NotEvaluableError
 from harness.plan.layout import (
@@ -17,8 +18,8 @@ def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
     """Refuse a plan that is valid and cannot be run here.
 
     Raises:
-        NotEvaluableError: When its range has no embeddings, its stages are to run on a GPU, its
-            kernel set is not built, or the set lacks what is asked of it.
+        NotEvaluableError: When its range has no embeddings, several of its stages share a GPU,
+            its kernel set is not built, or the set lacks what is asked of it.
     """
     spec = plan.adapter_data.spec
     if not spec.owns_embeddings:
@@ -29,16 +30,25 @@ def require_runnable(plan: Plan, layout: AdapterLayout) -> None:
             where="$.adapter_data.spec.owns_embeddings",
             hint="such a plan can be derived, checked and shown",
         )
-    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
-    if plan.stages is not None and "cuda-gpu" in kinds:
-        raise NotEvaluableError(
-            "stages are run on the host only",
-            expected="cpu or simulated-accelerator",
-            got=", ".join(sorted(kinds)),
-            where="$.resources.nodes",
-            hint="derive the plan for the simulated device, or without stages",
-        )
+    _require_own_gpus(plan)
     _require_kernel_set(plan, layout)
+
+
+def _require_own_gpus(plan: Plan) -> None:
+    """NCCL connects no two processes of one GPU; a binding gives each unit a device of its own."""
+    units = {unit.id: unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    named = Counter(stage.compute_unit_id for stage in plan.stages or ())
+    shared = sorted(
+        name for name, number in named.items() if number > 1 and units.get(name) == "cuda-gpu"
+    )
+    if shared:
+        raise NotEvaluableError(
+            "several stages on one GPU cannot be connected",
+            expected="a GPU for each stage",
+            got="; ".join(f"{named[name]} stages on {name}" for name in shared),
+            where="$.stages",
+            hint="derive the plan with fewer stages, or without",
+        )
 
 
 def _require_kernel_set(plan: Plan, layout: AdapterLayout) -> None:

@@ -15,9 +15,16 @@ from pathlib import Path
 from harness.errors import NotEvaluableError
 from harness.plan.records import Stage, TimeoutsS
 from harness.run.job import Job, Place, write_job
+from harness.run.machines import Machines
 from harness.run.pair import start_pair
-from harness.run.processes import Child, Outcome, not_started
-from harness.run.watching import STAGE_ENVIRONMENT, end_all, watch_stages
+from harness.run.processes import Outcome, not_started
+from harness.run.watching import (
+    LOOPBACK_ENVIRONMENT,
+    STAGE_ENVIRONMENT,
+    Watched,
+    end_all,
+    watch_stages,
+)
 from harness.stages.listener import LOOPBACK, listen
 
 _WITNESS_END_S = 30.0
@@ -35,6 +42,13 @@ class StagedRun:
     environment: Mapping[str, str]
     port: int
     """At which the first stage listens; 0 for a free one."""
+    machines: Machines | None = None
+    """Of the other stages, where each has one of its own."""
+
+    @property
+    def host(self) -> str:
+        """The address at which the first stage listens."""
+        return LOOPBACK if self.machines is None else self.machines.host
 
 
 def realize_stages(
@@ -51,12 +65,15 @@ def realize_stages(
     Returns:
         How each stage's producer and witness ended, stage by stage.
     """
+    gone = None if run.machines is None else run.machines.gone
+    if gone is not None:
+        return unstarted(run.stages, index, gone)
     try:
-        listener = listen(port=run.port)
+        listener = listen(run.host, run.port)
     except NotEvaluableError as error:
         return _unstarted(run, index, error)
-    producers: list[Child] = []
-    witnesses: list[Child] = []
+    producers: list[Watched] = []
+    witnesses: list[Watched] = []
     nonce = secrets.token_hex(16)
     with listener:
         try:
@@ -104,17 +121,20 @@ def _start(
     nonce: str,
     listener: socket.socket,
     on_line: Callable[[str], None],
-) -> tuple[Child, Child]:
+) -> tuple[Watched, Watched]:
     number, stage = of
     out.mkdir(parents=True)
     place = Place(
         number=number,
         nonce=nonce,
         port=listener.getsockname()[1],
-        lead_host=LOOPBACK,
-        own_host=LOOPBACK,
+        lead_host=run.host,
+        own_host=run.host,
     )
+    if run.machines is not None and number > 0:
+        return run.machines.start(number, place, index, run.job.fixture / stage.id, out)
     write_job(out / "job.json", replace(run.job, place=place))
+    around = LOOPBACK_ENVIRONMENT if run.machines is None else {}
     argv = [*run.argv, "--job", str(out / "job.json")]
     is_first = number == 0
     if is_first:
@@ -124,7 +144,7 @@ def _start(
         out=out,
         realization=index,
         checkpoint=run.job.checkpoint,
-        environment={**run.environment, **STAGE_ENVIRONMENT},
+        environment={**run.environment, **STAGE_ENVIRONMENT, **around},
         on_line=partial(_told, on_line, stage.id),
         of_stage=stage.id,
         pass_fds=(listener.fileno(),) if is_first else (),

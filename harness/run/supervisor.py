@@ -11,6 +11,7 @@ ended, and which source it runs. Nothing heavy starts before the static check ha
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,25 @@ from typing import Any
 import harness
 from harness.adapters.families import layout_for
 from harness.canonical import read_bounded
-from harness.checkpoint.census import verify_files
-from harness.checkpoint.sources import fetch
 from harness.errors import (
-    CheckpointError,
     ExitCode,
     InvalidInputError,
+    NotEvaluableError,
     PlanError,
 )
 from harness.evidence.store import Store
 from harness.measure.clock import utc_timestamp
-from harness.measure.environment import probe_environment
-from harness.plan.bind import bind
 from harness.plan.check import check_plan
 from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
 from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
-from harness.plan.records import Checkpoint, TimeoutsS
+from harness.plan.nodes import has_nodes
+from harness.plan.records import Checkpoint, Plan
 from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, TableFolder, assemble
 from harness.run.child import CRASHED
-from harness.run.job import Job, write_job
 from harness.run.observed import Observed, take_observed
 from harness.run.pair import start_pair
+from harness.run.prepare import Prepared, prepare
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
@@ -49,17 +47,6 @@ from harness.run.summary import print_summary, summarize
 from harness.run.workplace import work_folder
 
 PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A plan that passed its static check, bound to this machine, with its checkpoint in place."""
-
-    loaded: LoadedPlan
-    job: Job
-    timeouts: TimeoutsS
-    num_threads: int
-    num_realizations: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +95,16 @@ def execute(request: RunRequest, progress: Progress) -> Completed:
     """
     started_at = utc_timestamp()
     checked = check(request)
-    with work_folder(request.store) as work:
-        prepared = prepare(request, checked, work, progress)
+    with work_folder(request.store) as work, ExitStack() as stack:
+        prepared = prepare(request, checked, work, progress, stack)
         outcomes = _produce(request, prepared, work, progress)
         progress.update("assembling the record")
         digest, gathered = _record(request, prepared, work, outcomes, started_at)
         observed = take_observed(Store(request.store), work, prepared.num_realizations)
         progress.update("audit")
         verdict, code = _audit(request, prepared, digest)
+        if prepared.machines is not None:
+            prepared.machines.close(digest, verdict["status"], _exit_code(outcomes, code))
     return Completed(
         record=digest,
         prepared=prepared,
@@ -153,6 +142,7 @@ def check(request: RunRequest) -> LoadedPlan:
             "the plan breaks rules", findings, where=str(request.plan_path), hint="derive it again"
         )
     require_runnable(plan, layout)
+    _require_machines(request, plan)
     if plan.stages is not None and request.arming is not None:
         raise InvalidInputError(
             "boundaries of a plan with stages are not observed",
@@ -163,54 +153,31 @@ def check(request: RunRequest) -> LoadedPlan:
     return loaded
 
 
-def prepare(request: RunRequest, loaded: LoadedPlan, work: Path, progress: Progress) -> Prepared:
-    """Bind a checked plan to this machine and put its checkpoint in place."""
-    plan, checkpoint = loaded.plan, _pinned(loaded)
-    determinism = plan.determinism
-    assert determinism is not None
-    # The variables are those that the children get, not this process's own.
-    environment = probe_environment(
-        request.device, variables=child_environment(determinism.num_threads)
-    )
-    binding = bind(plan.resources, environment)
-    layout = layout_for(plan.adapter_data.family or "")
-    folder = fetch(
-        checkpoint.source,
-        request.cache,
-        progress=progress.update,
-        tensors=layout.synthetic_tensors,
-        accept_terms=request.accept_terms,
-        allow_large=request.allow_large,
-        pinned=checkpoint.files,
-    )
-    progress.update("verifying the checkpoint's files")
-    problems = verify_files(folder, checkpoint.files)
-    if problems:
-        raise CheckpointError(
-            "the checkpoint is not the pinned one",
-            got="; ".join(problems),
-            where=str(folder),
-            hint="remove the folder and run again",
+def _require_machines(request: RunRequest, plan: Plan) -> None:
+    """A plan whose stages have nodes is started on each of them, and no other plan is."""
+    kinds = {unit.kind for node in plan.resources.nodes for unit in node.compute_units}
+    if has_nodes(plan) and "cuda-gpu" in kinds:
+        raise NotEvaluableError(
+            "stages on GPUs of several machines are not run",
+            expected="cpu or simulated-accelerator",
+            got=", ".join(sorted(kinds)),
+            where="$.resources.nodes",
+            hint="derive the plan with realization.nodes=null, for GPUs of one machine",
         )
-    timeouts, workload = plan.timeouts, plan.workload
-    assert timeouts is not None
-    assert workload is not None
-    job = Job(
-        plan=request.plan_path.resolve(),
-        checkpoint=folder.resolve(),
-        cache=request.cache.resolve(),
-        fixture=(work / "fixture").resolve(),
-        binding=binding,
-        environment=environment,
-        arming=request.arming,
-    )
-    write_job(work / "job.json", job)
-    return Prepared(
-        loaded=loaded,
-        job=job,
-        timeouts=timeouts,
-        num_threads=determinism.num_threads,
-        num_realizations=workload.fresh_realizations,
+    if has_nodes(plan) == (request.lead is not None):
+        return
+    if request.lead is None:
+        raise InvalidInputError(
+            "each stage of this plan is to run on a machine of its own",
+            expected=f"`harness stage` on each of {len(plan.stages or ())} machines",
+            got="one machine",
+            hint="see docs/stages.md, or derive the plan with realization.nodes=null",
+        )
+    raise InvalidInputError(
+        "this plan has no stages on machines of their own",
+        expected="a plan with a node for each stage",
+        got=f"nodes: {len(plan.resources.nodes)}, stages: {len(plan.stages or ())}",
+        hint="derive it with realization.stages=N realization.nodes=N",
     )
 
 
@@ -228,6 +195,8 @@ def _produce(
     request: RunRequest, prepared: Prepared, work: Path, progress: Progress
 ) -> list[Outcome]:
     """Make the fixture, then every fresh realization; a child that fails ends nothing else."""
+    if prepared.problem is not None:
+        return _nothing_realized(prepared, prepared.problem)
     environment = child_environment(prepared.num_threads)
     maker = Child(
         "fixture",
@@ -243,6 +212,17 @@ def _produce(
             continue
         outcomes += _realize(request, prepared, work, index, progress)
     return outcomes
+
+
+def _nothing_realized(prepared: Prepared, problem: Outcome) -> list[Outcome]:
+    """Outcomes of a run whose machines did not meet."""
+    reason = "the machines did not meet"
+    others = [
+        outcome
+        for index in range(prepared.num_realizations)
+        for outcome in _not_realized(prepared, index, reason)
+    ]
+    return [not_started("fixture", 0, reason), problem, *others[1:]]
 
 
 def _not_realized(prepared: Prepared, index: int, reason: str) -> list[Outcome]:
@@ -271,6 +251,7 @@ def _realize(
             argv=request.producer_argv,
             environment=environment,
             port=request.stage_port,
+            machines=prepared.machines,
         )
         return realize_stages(run_of_all, out, index, on_line)
     producer, witness = start_pair(
@@ -316,8 +297,8 @@ def _record(
         loaded=prepared.loaded,
         plan_bytes=read_bounded(prepared.job.plan, max_bytes=MAX_PLAN_BYTES),
         manifest_bytes=read_bounded(path, max_bytes=MAX_MANIFEST_BYTES),
-        binding=prepared.job.binding,
-        environment=prepared.job.environment,
+        binding=prepared.binding,
+        environment=prepared.environment,
         folders=_folders(prepared, work),
         outcomes=outcomes,
         package_root=PACKAGE_ROOT,

@@ -5,28 +5,42 @@ A stage that is killed, fails or hangs ends the others in bounded time. Judges n
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Protocol
 
-from harness.run.child import PEER_LOST
-from harness.run.processes import Child, Outcome
+from harness.run.processes import Outcome
 
 _POLL_S = 0.02
 _END_S = 3.0
 """For a process that has noticed a lost stage to come to its end."""
-STAGE_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
-"""What the library logs would crowd out a stage's own message."""
+STAGE_ENVIRONMENT = {
+    # What the library logs would crowd out a stage's own message.
+    "TORCH_CPP_LOG_LEVEL": "FATAL",
+    # Between GPUs each stage bounds its own waits: no thread that ends the process instead.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""Of every stage."""
+LOOPBACK_ENVIRONMENT = {"NCCL_SOCKET_IFNAME": "=lo"}
+"""Of stages of one machine: the library would listen at an address that others reach."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Which stage ended a chain, and why."""
+class Watched(Protocol):
+    """A process that ends: a child of this one, or of another machine's."""
 
-    stage: int
-    reason: str
+    def poll(self) -> int | None:
+        """Anything but ``None`` once it has ended, and 0 only where it ended well."""
+
+    def wait(self, timeout_s: float) -> Outcome:
+        """How it ended; what takes longer is ended."""
+
+    def end(self) -> None:
+        """End it, if it still runs."""
 
 
 def watch_stages(
-    children: Sequence[Child], *, run_timeout_s: float, wait_s: float
+    children: Sequence[Watched], *, run_timeout_s: float, wait_s: float
 ) -> tuple[Outcome, ...]:
     """Wait until every stage ended, or for so long as the others may take to notice one's end.
 
@@ -38,7 +52,7 @@ def watch_stages(
     deadline = time.monotonic() + run_timeout_s
     has_failed = False
     while time.monotonic() < deadline:
-        codes = [child.process.poll() for child in children]
+        codes = [child.poll() for child in children]
         if None not in codes:
             break
         if not has_failed and any(code for code in codes):
@@ -46,34 +60,18 @@ def watch_stages(
             has_failed = True
             deadline = min(deadline, time.monotonic() + wait_s + _END_S)
         time.sleep(_POLL_S)
-    return tuple(_ended(child) for child in children)
+    return tuple(ended_by_now(child) for child in children)
 
 
-def end_all(children: Sequence[Child]) -> None:
-    """Kill what still runs."""
+def end_all(children: Sequence[Watched]) -> None:
+    """End what still runs."""
     for child in children:
-        if child.process.poll() is None:
-            child.process.kill()
-            child.process.wait()
+        child.end()
 
 
-def fault_of(outcomes: Sequence[Outcome]) -> Fault | None:
-    """The stage that ended the chain: not one that only lost another, where there is a better."""
-    order = {"killed": 0, "failed": 1, "timed_out": 2, "not_started": 2}
-    ranked = [
-        (3 if outcome.exit_code == PEER_LOST else order[outcome.outcome], stage, outcome)
-        for stage, outcome in enumerate(outcomes)
-        if outcome.outcome != "completed"
-    ]
-    if not ranked:
-        return None
-    _, stage, outcome = min(ranked, key=lambda each: each[:2])
-    reason = f"killed by {outcome.signal}" if outcome.signal else outcome.message
-    return Fault(stage=stage, reason=reason or f"exit code {outcome.exit_code}")
-
-
-def _ended(child: Child) -> Outcome:
-    outcome = child.wait(0 if child.process.poll() is None else 5)
+def ended_by_now(child: Watched) -> Outcome:
+    """How a process ended, or that it was ended now."""
+    outcome = child.wait(0 if child.poll() is None else 5)
     if outcome.outcome != "timed_out":
         return outcome
     return replace(outcome, message="had not ended, and was killed, when its time was over")

@@ -24,6 +24,9 @@ from harness.realize.schedule import PlannedStep
 from harness.stages.frames import OPEN, PLANE, RESTORE, TOKEN
 from harness.stages.transport import Transport
 from harness.stages.wire import Crossing, Wire
+from harness.state.driver import wait_for
+
+HOST = torch.device("cpu")
 
 
 class RangeExecutor(Executor, Protocol):
@@ -47,6 +50,12 @@ class PlaneForm:
     width: int
     """H."""
     dtype: torch.dtype
+    device: torch.device = HOST
+    """On this stage; the other side's may be another."""
+
+    def rows(self, num_rows: int) -> torch.Tensor:
+        """Room for a plane [R, H], unwritten."""
+        return torch.empty(num_rows, self.width, dtype=self.dtype, device=self.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +189,11 @@ class Stage:
             received_ns = clock.lap(self._wire.noted_ns())
             output = self._executor.step(token_ids, position, want_logits=wants_logits)
         else:
-            rows = torch.empty(planned.num_rows, self._form.width, dtype=self._form.dtype)
+            rows = self._form.rows(planned.num_rows)
             self._wire.receive(PLANE, self._number - 1, rows, position, what)
             received_ns = clock.lap(self._wire.noted_ns())
             output = self._executor.step_plane(rows, position, want_logits=wants_logits)
+        wait_for(output.plane)
         compute_ns = clock.lap(self._wire.noted_ns())
         if not self._is_last:
             self._wire.post(self._number + 1, output.plane, position, what)

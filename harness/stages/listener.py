@@ -1,4 +1,4 @@
-"""The socket at which a chain's first stage listens. Imports no torch, so that a starter can."""
+"""Sockets and addresses of a chain's stages. Imports no torch, so that a starter can."""
 
 import socket
 
@@ -29,3 +29,21 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
             hint="end the other chain's first stage, or choose another port",
         ) from error
     return listener
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which another one is reached; nothing is sent.
+
+    Raises:
+        NotEvaluableError: When there is no way to it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+        except (OSError, OverflowError) as error:
+            raise NotEvaluableError(
+                "there is no way to the first machine",
+                expected="an address that this machine can reach",
+                got=f"{host} port {port}: {getattr(error, 'strerror', None) or error}",
+            ) from error

@@ -5,8 +5,6 @@ Knows an executor of a range and the form of its planes.
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from harness.realize.decode import Stepped
 from harness.realize.schedule import PlannedStep
 from harness.stages.chain import PlaneForm, RangeExecutor
@@ -35,7 +33,7 @@ class WarmSteps:
         if self.takes_token_ids:
             output = self._executor.step(token_ids or (), position, want_logits=wants_logits)
         else:
-            rows = torch.zeros(planned.num_rows, self._form.width, dtype=self._form.dtype)
+            rows = self._form.rows(planned.num_rows).zero_()
             output = self._executor.step_plane(rows, position, want_logits=wants_logits)
         choice = None if output.logits is None else self._executor.choose(output.logits)
         return Stepped(output=output, choice=choice, token=0)

@@ -97,7 +97,7 @@ class Wire:
         """
         plane = plane.contiguous()
         header = self._header(PLANE, "sent", to, plane, at)
-        self._transport.post([header.pack(), plane], to, what)
+        self._transport.post((header.pack(), plane), to, what)
         self._note("sent", to, header, plane)
 
     def receive(
@@ -117,7 +117,9 @@ class Wire:
         header, received = self._header(kind, "received", source, rows, at), empty_header()
         self._transport.receive(received, source, what, timeout_s=timeout_s)
         check_header(received, header, sender=source, stage=self._transport.stage)
-        if rows.numel():
+        if kind == PLANE:
+            self._transport.receive_plane(rows, source, what, timeout_s=timeout_s)
+        elif rows.numel():
             self._transport.receive(rows, source, what, timeout_s=timeout_s)
         self._note("received", source, header, rows)
 

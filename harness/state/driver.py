@@ -222,7 +222,8 @@ def _number(uuid: str) -> str:
 def wait_for(tensor: torch.Tensor) -> None:
     """Wait until a tensor is computed, where it is computed beside the host's own work."""
     if tensor.device.type == "cuda":
-        torch.cuda.synchronize(tensor.device)
+        # Not for the whole device: what is on its way to another process may wait for that one.
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def _require(status: Any, what: str) -> None:

@@ -19,6 +19,7 @@ import rfc8785
 pytestmark = pytest.mark.slow
 
 Command = Callable[..., Any]
+NUM_RUNS = 2
 SECRET = "hf_acceptance0secret0token0value"
 
 
@@ -56,7 +57,7 @@ def runs(
             stdin=subprocess.DEVNULL,
             text=True,
         )
-        for _ in range(4)
+        for _ in range(NUM_RUNS)
     ]
     ended = [process.communicate(timeout=500) for process in started]
     return Runs(
@@ -68,9 +69,9 @@ def runs(
 
 
 def test_simultaneous_runs_pass_and_do_not_collide(runs: Runs) -> None:
-    assert runs.codes == [0] * 4, runs.errors
-    assert [result["status"] for result in runs.results] == ["passed"] * 4
-    assert len(set(runs.records)) == 4
+    assert runs.codes == [0] * NUM_RUNS, runs.errors
+    assert [result["status"] for result in runs.results] == ["passed"] * NUM_RUNS
+    assert len(set(runs.records)) == NUM_RUNS
     assert sorted(runs.records) == sorted((runs.store / "records").iterdir())
     assert all("Traceback" not in error for error in runs.errors)
     assert all("\x1b[" not in error for error in runs.errors)
@@ -114,7 +115,7 @@ def test_tables_match_digests_and_row_counts(runs: Runs) -> None:
 def test_results_repeat_and_records_differ(runs: Runs, committed: dict[str, Any]) -> None:
     predicates = [statement["predicate"] for statement in runs.statements]
     assert len({predicate["result_digest"] for predicate in predicates}) == 1
-    assert len({path.stem for path in runs.records}) == 4
+    assert len({path.stem for path in runs.records}) == NUM_RUNS
     assert len({tuple(result["tokens"]) for result in runs.results}) == 1
     old = committed["tiny_llama"][1]["predicate"]
     if old["applicability_key"] == predicates[0]["applicability_key"]:
@@ -132,9 +133,9 @@ def test_nothing_partial_is_left(runs: Runs) -> None:
 def test_the_store_verifies(command: Command, runs: Runs) -> None:
     outcome = command("evidence", "verify", "--json", runs.store)
     assert outcome.code == 0, outcome
-    assert len(outcome.json["records"]) == 4
+    assert len(outcome.json["records"]) == NUM_RUNS
     listed = command("evidence", "ls", "--json", "--store", runs.store)
-    assert len(listed.json["records"]) == 4
+    assert len(listed.json["records"]) == NUM_RUNS
     for record in runs.records:
         audited = command(
             "reconcile", "--json", "--store", runs.store, "plans/tiny_llama.json", record

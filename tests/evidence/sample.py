@@ -92,6 +92,8 @@ def trial_rows(message: str | None = None) -> list[dict[str, Any]]:
             "signal": None,
             "duration_ns": 12,
             "message": message,
+            "process_id": 7,
+            "start_ticks": 9,
         }
     ]
 

@@ -112,6 +112,27 @@ def test_missing_and_unknown_columns_are_refused_when_written(sample: ModuleType
         encode("steps", rows)
 
 
+def test_a_table_of_an_earlier_release_is_read_as_it_was_written() -> None:
+    for name, table in TABLES.items():
+        assert all(table.columns[column].endswith("?") for column in table.later)
+        if not table.later:
+            continue
+        rows = random_rows(name, 3)
+        whole = pq.read_table(io.BytesIO(encode(name, rows)[0]))
+
+        def written(columns: list[str], whole: pa.Table = whole) -> bytes:
+            buffer = io.BytesIO()
+            pq.write_table(whole.select(columns), buffer, compression="zstd", use_dictionary=False)
+            return buffer.getvalue()
+
+        kept = [column for column in table.columns if column not in table.later]
+        assert decode(name, written(kept), where="x") == [{k: r[k] for k in kept} for r in rows]
+        # All of the later columns, or none of them.
+        for column in sorted(table.later):
+            with pytest.raises(EvidenceError, match="other columns"):
+                decode(name, written([*kept, column]), where="x")
+
+
 def test_parquet_with_other_columns_is_refused(sample: ModuleType) -> None:
     table = pa.Table.from_pylist(sample.step_rows(), schema=TABLES["steps"].schema)
     index = table.schema.get_field_index("num_nan")

@@ -698,7 +698,31 @@ def _arenas() -> list[Row]:
     return rows
 
 
-def _checkpoints() -> list[Row]:
+EVENTS = (*POINTS[:-1], "seal", POINTS[-1])
+BETWEEN_NS = 100
+STEPS_NS = 950
+"""From the seal to the end of the steps; 9 steps take 105 each."""
+
+
+def _process(realization: int) -> Row:
+    return {"process_id": 20 + realization, "start_ticks": 700 + 60 * realization}
+
+
+def _lifecycle(realization: int) -> list[Row]:
+    began = 10_000 * (1 + realization)
+    return [
+        {
+            "order": order,
+            "event": event,
+            "at_ns": began + (BETWEEN_NS * order if order < 6 else BETWEEN_NS * 5 + STEPS_NS),
+            **_process(realization),
+        }
+        for order, event in enumerate(EVENTS)
+    ]
+
+
+def _checkpoints(realization: int) -> list[Row]:
+    asked = {row["event"]: row["at_ns"] for row in _lifecycle(realization)}
     return [
         {
             "point": point,
@@ -726,12 +750,14 @@ def _checkpoints() -> list[Row]:
             "new_file_bytes": 10 * index,
             "unplanned_bytes": 10 if index == 1 else 40 * index,
             "new_files": [],
+            "read_ns": asked[point] + 7,
+            **_process(realization),
         }
         for index, point in enumerate(POINTS)
     ]
 
 
-def _realization(pools: bool) -> dict[str, list[Row]]:
+def _realization(pools: bool, index: int) -> dict[str, list[Row]]:
     pooled = {"ownership": _ownership()} if pools else {}
     return {
         "materializations": _materializations(),
@@ -780,14 +806,14 @@ def _realization(pools: bool) -> dict[str, list[Row]]:
         **pooled,
         "sentinels": _sentinels(),
         "ledger": _ledger(),
-        "checkpoints": _checkpoints(),
+        "checkpoints": _checkpoints(index),
         "arenas": _arenas(),
         "step_times": [
             {"repetition": r, "phase": phase, "step": step, "duration_ns": 100, "sentinel_ns": 5}
             for r, phase, step, *_rest in keyed_steps()
         ],
         "facts": [{"name": name, "value": value} for name, value in FACTS.items()],
-        "lifecycle": [{"order": 0, "event": "baseline", "at_ns": 1}],
+        "lifecycle": _lifecycle(index),
         "distributions": [{"name": "torch", "version": "0.0.0"}],
     }
 
@@ -797,7 +823,7 @@ def make_tables(*, pools: bool = True) -> Tables:
     found: Tables = {
         (name, index): rows
         for index in range(REALIZATIONS)
-        for name, rows in _realization(pools).items()
+        for name, rows in _realization(pools, index).items()
     }
     children = [("fixture", 0)]
     children += [(child, r) for r in range(REALIZATIONS) for child in ("producer", "witness")]
@@ -808,8 +834,13 @@ def make_tables(*, pools: bool = True) -> Tables:
             "outcome": "completed",
             "exit_code": 0,
             "signal": None,
-            "duration_ns": 1000,
+            "duration_ns": 2000,
             "message": None,
+            **(
+                _process(index)
+                if child == "producer"
+                else {"process_id": {"fixture": 10, "witness": 30}[child] + index, "start_ticks": 5}
+            ),
         }
         for child, index in children
     ]

@@ -39,7 +39,14 @@ from harness.evidence.statement import (
     PlanReference,
     SourceIdentity,
 )
-from harness.plan.checks import ACCEPTANCE, DEVICE_CHECKS, STAGE_CHECKS, STATE_CHECKS, TELEMETRY
+from harness.plan.checks import (
+    ACCEPTANCE,
+    DEVICE_CHECKS,
+    NODE_CHECKS,
+    STAGE_CHECKS,
+    STATE_CHECKS,
+    TELEMETRY,
+)
 from harness.plan.load import LoadedPlan
 from harness.plan.records import CheckLimit, Checks, MemoryAllowances
 from harness.reconcile.audit import audit
@@ -84,6 +91,7 @@ def test_checks_of_the_audit_are_those_a_plan_can_declare() -> None:
         *STATE_CHECKS,
         *DEVICE_CHECKS,
         *STAGE_CHECKS,
+        *NODE_CHECKS,
         *TELEMETRY,
     }
 

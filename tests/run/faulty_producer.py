@@ -286,8 +286,8 @@ def final_wrong_memory() -> None:
     # The host's planned capacity would refuse a second copy, as it should.
     bound = producer.bound_memories
 
-    def roomy(job: Any) -> Any:
-        memories = bound(job)
+    def roomy(*args: Any) -> Any:
+        memories = bound(*args)
         memories["node0.ram"].capacity_bytes *= 4
         return memories
 

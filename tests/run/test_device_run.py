@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.adapters.families import layout_for
-from harness.errors import ExitCode, InvalidInputError, NotEvaluableError
+from harness.errors import ExitCode, InvalidInputError, NotEvaluableError, ResourceError
+from harness.evidence.record import load_record
 from harness.evidence.store import Store
 from harness.measure.environment import DeviceRequest, probe_environment
 from harness.measure.gpus import Gpu, GpuSystem
 from harness.plan.check import check_plan
 from harness.plan.load import LoadedPlan
-from harness.run import processes, supervisor
+from harness.run import derivation, processes, supervisor
 from harness.run.request import RunRequest
 from harness.run.runnable import require_runnable
 
@@ -32,12 +33,25 @@ GPU = Gpu(
     compute_capability="9.0",
     is_mig_instance=False,
 )
-SYSTEM = GpuSystem(driver_version="999.1", cuda_driver_version="99.0", gpus=(GPU,))
+OTHER = replace(GPU, uuid="GPU-5d1c2f3e-0000-0000-0000-000000000002")
+SYSTEM = GpuSystem(driver_version="999.1", cuda_driver_version="99.0", gpus=(GPU, OTHER))
 DEVICE = {
     "kind": "cuda",
     "simulated_vram_bytes": None,
     "system_ram_limit_bytes": 512 * MIB,
     "assumed_vram_bytes": GIB,
+}
+ROOMY = {
+    # The memory of a GPU that is not there lies in the host's pages, outside every mapping.
+    "unplanned_host_bytes": 64 * MIB,
+    "unplanned_device_bytes": 0,
+}
+STAGED: dict[str, Any] = {
+    "device": DEVICE,
+    "realization": ROOMY | {"staging": "whole", "staging_window_bytes": None, "stages": 2},
+    "timeouts__stage_wait_s": 20,
+    "timeouts__stage_start_s": 60,
+    "determinism__kernel_set": "torch-reference/1",
 }
 
 
@@ -74,18 +88,19 @@ def run_on_gpu(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staging", ["whole", "streaming"])
+@pytest.mark.parametrize(
+    "staging",
+    # Stages, below, stage their state whole.
+    [pytest.param("whole", marks=pytest.mark.long), "streaming"],
+)
 def test_only_where_the_tensors_are_is_found_wrong(
     run_on_gpu: Callable[[LoadedPlan], tuple[int, Store]],
     freeze_plan: Callable[..., LoadedPlan],
     staging: str,
 ) -> None:
-    realization = {
+    realization = ROOMY | {
         "staging": staging,
         "staging_window_bytes": None if staging == "whole" else MIB,
-        # The memory of a GPU that is not there lies in the host's pages, outside every mapping.
-        "unplanned_host_bytes": 64 * MIB,
-        "unplanned_device_bytes": 0,
     }
     plan = freeze_plan(
         device=DEVICE, realization=realization, determinism__kernel_set="torch-reference/1"
@@ -104,6 +119,57 @@ def test_only_where_the_tensors_are_is_found_wrong(
             "tables/facts/r0[name=device_class].value",
         )
     }
+
+
+@pytest.mark.slow
+def test_stages_on_gpus_of_their_own_are_run_by_the_path_between_devices(
+    run_on_gpu: Callable[[LoadedPlan], tuple[int, Store]], freeze_plan: Callable[..., LoadedPlan]
+) -> None:
+    plan = freeze_plan(**STAGED)
+    stages = plan.plan.stages or ()
+    assert [stage.compute_unit_id for stage in stages] == ["gpu0", "gpu1"]
+    code, store = run_on_gpu(plan)
+    (digest,) = store.digests("verdicts")
+    verdict: dict[str, Any] = store.read_verdict(digest)["predicate"]
+    assert code == ExitCode.FAILED
+    table = store.path("tables", verdict["differences"]["digest"])
+    differences = pq.read_table(table).to_pylist()
+    # Only that there is no GPU, and no NCCL, is found wrong.
+    unknown, gloo = ('"cuda-gpu"', '"unknown"'), ('"nccl"', '"gloo"')
+    assert {(each["path"], each["expected"], each["got"]) for each in differences} == {
+        ("$.applicability_key.device_class", *unknown),
+        *((f"tables/facts/r0/s{n}[name=device_class].value", *unknown) for n in range(2)),
+        *((f"tables/facts/r0/s{n}[name=planes].value", *gloo) for n in range(2)),
+    }
+    (record,) = store.digests("records")
+    loaded = load_record(record, store)
+    for stage in range(2):
+        (memory,) = {row["memory_resource_id"] for row in loaded.rows("device_memory", 0, stage)}
+        assert memory == f"gpu{stage}.vram"
+
+
+def test_stages_share_no_gpu(freeze_plan: Callable[..., LoadedPlan]) -> None:
+    plan = freeze_plan(**STAGED).plan
+    layout = layout_for("llama")
+    require_runnable(plan, layout)
+    first, second = plan.stages or ()
+    shared = replace(second, compute_unit_id=first.compute_unit_id)
+    with pytest.raises(NotEvaluableError, match="2 stages on gpu0"):
+        require_runnable(replace(plan, stages=(first, shared)), layout)
+
+
+def test_stages_are_planned_for_as_many_gpus_as_there_are(
+    freeze_plan: Callable[..., LoadedPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = replace(SYSTEM, gpus=(GPU,))
+    monkeypatch.setattr(
+        derivation,
+        "planning_environment",
+        lambda device, num_gpus: probe_environment(device, find_gpus=lambda: one),
+    )
+    here = STAGED | {"device": DEVICE | {"assumed_vram_bytes": None}}
+    with pytest.raises(ResourceError, match="2 GPUs, one for each stage"):
+        freeze_plan(**here)
 
 
 def test_no_plan_for_a_gpu_leaves_its_memory_unchecked(

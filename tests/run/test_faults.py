@@ -139,10 +139,10 @@ def test_killed_at_every_write_nothing_partial_is_visible(
     while killed:
         # Every step of the first table, then in larger strides through the equal rest; each
         # step of a write by itself is killed in the evidence room's tests.
-        number += 1 if number < 3 else 23
+        number += 1 if number < 3 else 47
         trial = run_plan(small_plan, f"{name}={number}")
         killed = trial.code != 0
         assert trial.code in (0, 1)
         assert verify_store(trial.store.root, plans=None) == []
         assert not list(trial.store.root.glob(".*"))
-    assert number > 23
+    assert number > 47

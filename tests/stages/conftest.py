@@ -5,26 +5,25 @@ import io
 import json
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from harness.adapters.families import layout_for
-from harness.checkpoint.sources import fetch
 from harness.cli.derive import settings_of
+from harness.errors import HarnessError
 from harness.evidence.record import LoadedRecord, load_record
 from harness.evidence.store import Store
 from harness.experiment import compose_experiment
 from harness.measure.environment import DeviceRequest
 from harness.plan.freeze import freeze
-from harness.plan.load import LoadedPlan, load_plan
-from harness.plan.records import Plan
-from harness.run.chain import ChainOutcome, ChainRequest, run_chain
+from harness.plan.load import LoadedPlan
+from harness.run import outpost
 from harness.run.derivation import derive_settings
-from harness.run.request import RunRequest
+from harness.run.request import Address, RunRequest
 from harness.run.supervisor import run
 from harness.stages.listener import LOOPBACK, listen
 from harness.stages.rendezvous import Meeting, join
@@ -32,16 +31,9 @@ from harness.stages.transport import Transport
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-FAULTY = (sys.executable, str(Path(__file__).parent / "faulty_stage.py"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A plan and its checkpoint."""
-
-    path: Path
-    plan: Plan
-    checkpoint: Path
+DEVICE = DeviceRequest(
+    kind="simulated", simulated_vram_bytes=64 << 20, system_ram_limit_bytes=512 << 20
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +101,6 @@ def run_staged(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     ) -> Trial:
         assert plan.path is not None
         store = tmp_path_factory.mktemp("run") / "store"
-        planted = () if faults is None else (json.dumps(faults), "--")
-        script = str(Path(__file__).parent / "faulty_staged.py")
-        argv = (sys.executable, script, *planted)
-        faithful = (sys.executable, "-m", "harness.run.producer")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             code = run(
@@ -122,28 +110,124 @@ def run_staged(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
                     plan_digest=plan.plan.digest,
                     store=store,
                     cache=cache,
-                    device=DeviceRequest(
-                        kind="simulated",
-                        simulated_vram_bytes=64 << 20,
-                        system_ram_limit_bytes=512 << 20,
-                    ),
+                    device=DEVICE,
                     as_json=True,
                     command=("harness", "run"),
-                    producer_argv=faithful if faults is None else argv,
+                    producer_argv=faulty(faults),
                     **more,
                 )
             )
-        (record,) = Store(store).digests("records")
-        (verdict,) = Store(store).digests("verdicts")
-        return Trial(
-            code=code,
-            plan=plan,
-            summary=json.loads(printed.getvalue()),
-            record=load_record(record, Store(store)),
-            verdict=Store(store).read_verdict(verdict)["predicate"],
-        )
+        return finished(plan, store, code, printed.getvalue())
 
     return run_plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """One run on several machines, as threads of this process play them."""
+
+    trial: Trial
+    """Of the first machine."""
+    others: list[Any]
+    """What each other machine was told at the end, or what it raised."""
+
+
+@pytest.fixture(scope="session")
+def run_machines(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Machines]:
+    """Run a frozen plan with a machine for each stage; ``faults`` as in :func:`run_staged`.
+
+    ``plans`` gives single machines another plan, or ``None`` for one that does not come;
+    ``courier_faults`` plants a fault in the courier of a machine.
+    """
+
+    def run_plan(
+        plan: LoadedPlan,
+        faults: dict[int, Sequence[str]] | None = None,
+        *,
+        plans: dict[int, LoadedPlan | None] | None = None,
+        courier_faults: dict[int, str] | None = None,
+        **more: Any,
+    ) -> Machines:
+        root, stages = tmp_path_factory.mktemp("machines"), plan.plan.stages or ()
+        with listen() as free:
+            lead = Address(host=LOOPBACK, port=free.getsockname()[1])
+
+        def request(number: int) -> RunRequest:
+            own = (plans or {}).get(number, plan)
+            assert own is not None
+            assert own.path is not None
+            return RunRequest(
+                experiment="machines",
+                plan_path=own.path,
+                plan_digest=own.plan.digest,
+                store=root / f"store-{number}",
+                cache=cache,
+                device=DEVICE,
+                as_json=True,
+                command=("harness", "stage"),
+                producer_argv=faulty(faults),
+                courier_argv=courier(number, courier_faults or {}),
+                lead=lead,
+                **more,
+            )
+
+        results: list[Any] = [None] * len(stages)
+
+        def other(number: int) -> None:
+            try:
+                results[number] = outpost.serve(request(number), number)
+            except HarnessError as error:
+                results[number] = error
+
+        coming = [n for n in range(1, len(stages)) if (plans or {}).get(n, plan) is not None]
+        threads = [threading.Thread(target=other, args=(number,)) for number in coming]
+        printed = io.StringIO()
+        for thread in threads:
+            thread.start()
+        with contextlib.redirect_stdout(printed):
+            code = run(request(0))
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        trial = finished(plan, root / "store-0", code, printed.getvalue())
+        return Machines(trial=trial, others=results[1:])
+
+    return run_plan
+
+
+@pytest.fixture(scope="session")
+def trial_of() -> Callable[[LoadedPlan, Path, int, str], Trial]:
+    """A finished run, from what it printed and left."""
+    return finished
+
+
+def finished(plan: LoadedPlan, store: Path, code: int, printed: str) -> Trial:
+    """A finished run, from what it printed and left in its store."""
+    (record,) = Store(store).digests("records")
+    (verdict,) = Store(store).digests("verdicts")
+    return Trial(
+        code=code,
+        plan=plan,
+        summary=json.loads(printed),
+        record=load_record(record, Store(store)),
+        verdict=Store(store).read_verdict(verdict)["predicate"],
+    )
+
+
+def faulty(faults: dict[int, Sequence[str]] | None) -> tuple[str, ...]:
+    """The producer's command, with faults planted in stages by their numbers."""
+    if faults is None:
+        return (sys.executable, "-m", "harness.run.producer")
+    script = str(Path(__file__).parent / "faulty_staged.py")
+    return (sys.executable, script, json.dumps(faults), "--")
+
+
+def courier(number: int, faults: dict[int, str]) -> tuple[str, ...]:
+    """A machine's courier, with a fault planted where there is one."""
+    if number not in faults:
+        return (sys.executable, "-m", "harness.run.courier")
+    script = str(Path(__file__).parent / "faulty_courier.py")
+    return (sys.executable, script, faults[number], "--")
 
 
 @pytest.fixture(scope="session")
@@ -152,49 +236,12 @@ def passed(staged_plan: Callable[..., LoadedPlan], run_staged: Callable[..., Tri
     return run_staged(staged_plan("tiny_llama", 2))
 
 
-@pytest.fixture(scope="session")
-def prepared(repo_root: Path, cache: Path) -> Callable[[str], Prepared]:
-    """A committed plan by name, its synthetic checkpoint made once."""
-
-    def prepare(name: str) -> Prepared:
-        path = repo_root / "plans" / f"{name}.json"
-        plan = load_plan(path).plan
-        assert plan.checkpoint is not None
-        layout = layout_for(plan.adapter_data.family or "")
-        folder = fetch(plan.checkpoint.source, cache, tensors=layout.synthetic_tensors)
-        return Prepared(path=path, plan=plan, checkpoint=folder)
-
-    return prepare
-
-
-@pytest.fixture
-def run_stages(prepared: Callable[[str], Prepared], tmp_path: Path) -> Callable[..., ChainOutcome]:
-    """Run a committed plan in stages; ``faults`` plants one in a stage by its number."""
-
-    def run(
-        name: str,
-        cuts: Sequence[int],
-        faults: dict[int, Sequence[str]] | None = None,
-        *,
-        on_line: Callable[[int, str], None] = lambda stage, line: None,
-        **more: Any,
-    ) -> ChainOutcome:
-        ready = prepared(name)
-        return run_chain(
-            ChainRequest(
-                plan=ready.path,
-                checkpoint=ready.checkpoint,
-                out=tmp_path / "chain",
-                cuts=tuple(cuts),
-                start_timeout_s=60,
-                run_timeout_s=90,
-                argv={stage: (*FAULTY, *words, "--") for stage, words in (faults or {}).items()},
-                **more,
-            ),
-            on_line,
-        )
-
-    return run
+@pytest.fixture(autouse=True)
+def threads_of_torch() -> Iterator[None]:
+    """A control in this process has as many threads as its plan says."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

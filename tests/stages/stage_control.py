@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from harness.adapters.families import reference_for
+from harness.adapters.families import layout_for, reference_for
+from harness.checkpoint.sources import fetch
+from harness.plan.load import LoadedPlan
 from harness.plan.records import Plan
 from harness.plan.request import layout_request
 from harness.state.digests import tensor_digest
@@ -95,3 +97,46 @@ class Control:
         token = int(executor.choose(output.logits).token)
         self.steps.append((tensor_digest(output.plane), tensor_digest(output.logits), token))
         return token
+
+
+def of_one_process(trial: Any, checkpoint: Path) -> Control:
+    plan = trial.plan.plan
+    return Control(plan, checkpoint, [stage.start_layer for stage in plan.stages[1:]])
+
+
+def assert_equal(trial: Any, checkpoint: Path) -> None:
+    """Planes, logits, tokens and every stage's state are those of one process."""
+    assert (trial.code, trial.verdict["status"], trial.failed) == (0, "passed", set())
+    control, record = of_one_process(trial, checkpoint), trial.record
+    stages, workload = trial.plan.plan.stages, trial.plan.plan.workload
+    chunks = len(control.steps) - workload.decode_steps
+    for repetition in range(workload.repetitions):
+        steps = [
+            (row["plane_digest"], row["logits_digest"], row["token"])
+            for row in record.rows("steps", 0, len(stages) - 1)
+            if row["phase"] == "prefill" or row["repetition"] == repetition
+        ]
+        assert steps == control.steps
+    assert chunks == 2
+    for number in range(len(stages)):
+        rows = record.rows("states", 0, number)
+        for point, at in (
+            ("before_prefill", 0),
+            ("after_prefill", 1),
+            ("after_restore", 1),
+            ("after_decode", 2),
+        ):
+            for repetition in {row["repetition"] for row in rows if row["point"] == point}:
+                held = {
+                    row["name"]: row["digest"]
+                    for row in rows
+                    if (row["repetition"], row["point"]) == (repetition, point)
+                }
+                held.pop("geometry", None)
+                assert held == control.states[at][number], (number, point)
+
+
+def checkpoint_of(plan: LoadedPlan, cache: Path) -> Path:
+    assert plan.plan.checkpoint is not None
+    layout = layout_for(plan.plan.adapter_data.family or "")
+    return fetch(plan.plan.checkpoint.source, cache, tensors=layout.synthetic_tensors)

@@ -1,6 +1,6 @@
 """One record of all stages: what it holds, and that another value, or a missing stage, is found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -40,11 +40,19 @@ def with_rows(record: LoadedRecord, held: dict[Place, Rows]) -> LoadedRecord:
     return Changed(**vars(record), held=held)
 
 
-def judged(trial: Any, record: LoadedRecord, *, whole: bool = False) -> Verdict:
-    """Audit by the checks between stages alone, or by all of them."""
-    only = Checks(acceptance=tuple(CheckLimit(id=name) for name in STAGE_CHECKS), telemetry=())
+def judged(
+    trial: Any,
+    record: LoadedRecord,
+    *,
+    whole: bool = False,
+    checks: Iterable[str] = STAGE_CHECKS,
+    **workload: Any,
+) -> Verdict:
+    """Audit by the checks between stages alone, by others, or by all of them."""
+    only = Checks(acceptance=tuple(CheckLimit(id=name) for name in checks), telemetry=())
     plan = trial.plan.plan
-    loaded = trial.plan if whole else replace(trial.plan, plan=replace(plan, checks=only))
+    asked = replace(plan, checks=only, workload=replace(plan.workload, **workload))
+    loaded = trial.plan if whole else replace(trial.plan, plan=asked)
     return judge(loaded, record, layout_for=layout_for)
 
 
@@ -152,6 +160,73 @@ def test_a_negative_time_is_found(passed: Any) -> None:
     rows[2]["received_ns"] = -1
     verdict = judged(passed, with_rows(passed.record, {("stage_times", 0, 1): rows}))
     assert failing(verdict) == {"stages.complete"}
+
+
+def test_times_of_a_stage_s_parts_are_within_those_of_its_steps(passed: Any) -> None:
+    for stage in (0, 1):
+        rows = [dict(row) for row in passed.record.rows("stage_times", 0, stage)]
+        durations = {
+            tuple(row[name] for name in ("repetition", "phase", "step")): row["duration_ns"]
+            for row in passed.record.rows("step_times", 0, stage)
+        }
+        limit = durations[rows[1]["repetition"], rows[1]["phase"], rows[1]["step"]]
+        rows[1] = rows[1] | {"compute_ns": limit, "sent_ns": limit}
+        verdict = judged(passed, with_rows(passed.record, {("stage_times", 0, stage): rows}))
+        assert failing(verdict) == {"stages.complete"}
+        assert f"at most {limit} ns" in verdict.differences[0].expected
+
+
+def test_a_witness_s_tables_are_of_its_own_stage_s_process(passed: Any) -> None:
+    swapped: dict[Place, Rows] = {
+        ("checkpoints", 0, stage): passed.record.rows("checkpoints", 0, 1 - stage)
+        for stage in (0, 1)
+    }
+    verdict = judged(passed, with_rows(passed.record, swapped), checks=["trials.completed"])
+    named = {d.path.rpartition(".")[2] for d in verdict.differences if "process_id" in d.path}
+    assert (failing(verdict), named) == ({"trials.completed"}, {"process_id"})
+    # Another stage's process ran at the same time, and so its times alone say little.
+    renamed: dict[Place, Rows] = {
+        place: [
+            row | {"read_ns": row["read_ns"] + 60 * 10**9} for row in passed.record.rows(*place)
+        ]
+        for place in swapped
+    }
+    verdict = judged(passed, with_rows(passed.record, renamed), checks=["trials.completed"])
+    assert {d.path.rpartition(".")[2] for d in verdict.differences} == {"read_ns"}
+
+
+@pytest.mark.parametrize("renamed", [(), ("trials",), ("trials", "lifecycle", "checkpoints")])
+def test_a_realization_is_no_copy_of_another(passed: Any, renamed: tuple[str, ...]) -> None:
+    """All tables of another realization, under a nonce of its own, and other processes' names."""
+    record = passed.record
+    of_two = {"checks": ["stages.complete", "trials.completed"], "fresh_realizations": 2}
+
+    def told(name: str, row: Any) -> Any:
+        return row | {"process_id": row["process_id"] + 10**6} if name in renamed else row
+
+    held: dict[Place, Rows] = {
+        (table.name, 1, table.stage): [
+            told(table.name, row) for row in record.rows(table.name, 0, table.stage)
+        ]
+        for table in record.predicate.tables
+        if table.realization == 0
+    }
+    for stage in (0, 1):
+        place = ("stage_greetings", 1, stage)
+        held[place] = [row | {"nonce": "0" * 32} for row in held[place]]
+    trials = [row for row in record.rows("trials") if row["child"] != "fixture"]
+    copied = [told("trials", row | {"realization": 1}) for row in trials]
+    held["trials", None, None] = [*record.rows("trials"), *copied]
+    verdict = judged(passed, with_rows(record, held), **of_two)
+    assert failing(verdict) == {"trials.completed"}
+    late = [d for d in verdict.differences if d.path.endswith("[order=0].at_ns")]
+    assert [d.path for d in late] == [f"tables/lifecycle/r1/s{n}[order=0].at_ns" for n in (0, 1)]
+    # Times that follow, in the producers' tables alone, are not those of their witnesses.
+    for stage in (0, 1):
+        place = ("lifecycle", 1, stage)
+        held[place] = [row | {"at_ns": row["at_ns"] + 10**12} for row in held[place]]
+    verdict = judged(passed, with_rows(record, held), **of_two)
+    assert any(d.path.endswith(".read_ns") for d in verdict.differences)
 
 
 @pytest.mark.parametrize("name", ["tensors", "steps", "crossings", "materializations", "arenas"])

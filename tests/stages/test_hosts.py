@@ -2,58 +2,21 @@
 
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stage_control import Control
-from two_hosts import FIRST, SECOND
+from hosts import address
+from stage_control import assert_equal, checkpoint_of
 
-from harness.errors import InvalidInputError
-from harness.run.stage_job import StageJob, placed, write_stage_job
-from harness.stages.listener import listen
+from harness.plan.load import LoadedPlan
+from harness.stages.listener import address_towards, listen
 
-SCRIPT = str(Path(__file__).parent / "two_hosts.py")
-LONG = [pytest.mark.slow, pytest.mark.long]
-
-
-def free_port() -> int:
-    with listen() as listener:
-        return int(listener.getsockname()[1])
-
-
-def job_of(ready: Any, out: Path, **changes: Any) -> StageJob:
-    job = StageJob(
-        plan=str(ready.path),
-        checkpoint=str(ready.checkpoint),
-        out=str(out),
-        stage=0,
-        cuts=(2,),
-        nonce=secrets.token_hex(16),
-        port=29500,
-        lead_host="127.0.0.1",
-        own_host="127.0.0.1",
-        timeout_s=20.0,
-        start_timeout_s=60.0,
-        is_armed=True,
-    )
-    return replace(job, **changes)
-
-
-def assert_reports(ready: Any, out: Path) -> None:
-    """What two stages report is what one process gives."""
-    control = Control(ready.plan, ready.checkpoint, (2,))
-    first, last = (
-        json.loads((out / f"stage-{number}" / "stage.json").read_text()) for number in (0, 1)
-    )
-    assert [(s["plane"], s["logits"], s["token"]) for s in last["steps"]] == control.steps
-    assert [s["token"] for s in first["steps"]] == [token for _, _, token in control.steps]
+SCRIPT = str(Path(__file__).parent / "hosts.py")
 
 
 def require_namespaces() -> None:
@@ -66,69 +29,85 @@ def require_namespaces() -> None:
         pytest.skip(f"network namespaces are not to be had here: {tried.stderr.strip()[-200:]}")
 
 
+def stage_words(plan: LoadedPlan, cache: Path, lead: str) -> list[str]:
+    """The command of any stage, but for its number and its store."""
+    return ["stage", f"plan={plan.path}", f"cache={cache}", "--json", "--lead", lead]
+
+
 @pytest.mark.slow
-def test_two_hosts_with_addresses_of_their_own(
-    prepared: Callable[[str], Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "num_hosts"),
+    [
+        ("tiny_llama", 2),
+        pytest.param("tiny_gemma_hybrid", 3, marks=pytest.mark.long),
+        pytest.param("tiny_qwen_nvfp4", 2, marks=pytest.mark.long),
+    ],
+)
+def test_hosts_with_addresses_of_their_own_make_one_record(
+    staged_plan: Callable[..., LoadedPlan],
+    trial_of: Callable[..., Any],
+    cache: Path,
+    tmp_path: Path,
+    repo_root: Path,
+    name: str,
+    num_hosts: int,
 ) -> None:
     require_namespaces()
-    ready = prepared("tiny_llama")
-    first = job_of(ready, tmp_path / "stage-0", lead_host=FIRST, own_host=FIRST)
-    jobs = (first, replace(first, out=str(tmp_path / "stage-1"), stage=1, own_host=SECOND))
-    for job in jobs:
-        write_stage_job(tmp_path / f"{job.stage}.json", job)
+    plan = staged_plan(name, num_hosts, f"realization.nodes={num_hosts}", "workload.repetitions=2")
+    words = stage_words(plan, cache, f"{address(0)}:29500")
+    commands = [
+        [sys.executable, "-m", "harness", *words, f"store={tmp_path / str(n)}", "--number", str(n)]
+        for n in range(num_hosts)
+    ]
     ended = subprocess.run(
-        ["unshare", "-rn", sys.executable, SCRIPT, *(str(tmp_path / f"{n}.json") for n in (0, 1))],
+        ["unshare", "-rn", sys.executable, SCRIPT, json.dumps(commands)],
         capture_output=True,
         text=True,
         check=False,
         timeout=150,
+        cwd=repo_root,
     )
     assert ended.returncode == 0, ended.stderr
-    assert [each["code"] for each in json.loads(ended.stdout)] == [0, 0], ended.stdout
-    assert_reports(ready, tmp_path)
+    hosts = json.loads(ended.stdout)
+    assert [host["code"] for host in hosts] == [0] * num_hosts, hosts
+    trial = trial_of(plan, tmp_path / "0", 0, hosts[0]["output"])
+    assert_equal(trial, checkpoint_of(plan, cache))
+    for number, host in enumerate(hosts[1:], 1):
+        told = {"stage": number, "record": trial.record.digest, "status": "passed"}
+        assert json.loads(host["output"]) == told
+    assert address(0) not in json.dumps(trial.record.statement)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_launcher_numbers_the_stages(prepared: Callable[[str], Any], tmp_path: Path) -> None:
-    ready = prepared("tiny_llama")
-    write_stage_job(tmp_path / "job.json", job_of(ready, tmp_path, port=free_port()))
+def test_a_launcher_numbers_the_stages(
+    staged_plan: Callable[..., LoadedPlan],
+    trial_of: Callable[..., Any],
+    cache: Path,
+    tmp_path: Path,
+    repo_root: Path,
+) -> None:
+    plan = staged_plan("tiny_llama", 2, "realization.nodes=2", "workload.repetitions=2")
+    with listen() as free:
+        words = stage_words(plan, cache, f"127.0.0.1:{free.getsockname()[1]}")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = subprocess.run(
         [
-            *launcher,
-            *("--nproc-per-node", "2", "-m", "harness.run.stage"),
-            *("--job", str(tmp_path / "job.json"), "--stage-from", "RANK"),
+            *(*launcher, "--nproc-per-node", "2", "--log-dir", str(tmp_path), "--redirects", "1"),
+            *("-m", "harness", *words, f"store={tmp_path / 'store'}", "--number-from", "RANK"),
         ],
         capture_output=True,
         text=True,
         check=False,
         timeout=150,
+        cwd=repo_root,
         env={**os.environ, "OMP_NUM_THREADS": "2"},
     )
     assert ended.returncode == 0, ended.stderr
-    assert_reports(ready, tmp_path)
+    (printed,) = tmp_path.glob("*/attempt_0/0/stdout.log")
+    trial = trial_of(plan, tmp_path / "store", 0, printed.read_text())
+    assert_equal(trial, checkpoint_of(plan, cache))
 
 
-def test_a_stage_takes_the_number_that_a_launcher_gives() -> None:
-    job = StageJob(
-        plan="plan.json",
-        checkpoint="checkpoint",
-        out="out",
-        stage=0,
-        cuts=(2, 3),
-        nonce="0" * 32,
-        port=1,
-        lead_host="192.0.2.1",
-        own_host="192.0.2.1",
-        timeout_s=1.0,
-        start_timeout_s=1.0,
-    )
-    assert placed(job, None, None, {}) == job
-    third = placed(job, "RANK", "192.0.2.3", {"RANK": "2"})
-    assert (third.stage, third.out, third.own_host) == (2, "out/stage-2", "192.0.2.3")
-    for text in ("3", "-1", "", "two", "1.0", "²"):
-        with pytest.raises(InvalidInputError, match="no number of a stage"):
-            placed(job, "RANK", None, {"RANK": text})
-    with pytest.raises(InvalidInputError, match="no number of a stage"):
-        placed(job, "RANK", None, {})
+def test_a_machine_knows_its_address_towards_another() -> None:
+    assert address_towards("127.0.0.1", 1) == "127.0.0.1"

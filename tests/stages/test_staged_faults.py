@@ -35,7 +35,9 @@ LONG = [pytest.mark.slow, pytest.mark.long]
         (1, "killed-in-load", "killed", None),
         (0, "killed-in-decode", "killed", None),
         (1, "hangs-in-decode", "timed_out", "had not ended"),
+        # Who receives a chunk, and who sent one and goes on with the next.
         pytest.param(0, "killed-in-prefill", "killed", None, marks=pytest.mark.long),
+        pytest.param(1, "killed-in-prefill", "killed", None, marks=pytest.mark.long),
     ],
 )
 def test_a_lost_stage_fails_the_run_and_is_named(

@@ -6,6 +6,7 @@ from harness.plan.records import Finding
 from harness.plan.rules.authority import authority_rules
 from harness.plan.rules.checkpoint import checkpoint_rules
 from harness.plan.rules.context import RuleContext
+from harness.plan.rules.designs import copy_rules
 from harness.plan.rules.execution import execution_rules
 from harness.plan.rules.identity import identity_rules
 from harness.plan.rules.machine import machine_rules
@@ -26,6 +27,7 @@ RULES: tuple[Callable[[RuleContext], Iterator[Finding]], ...] = (
     authority_rules,
     execution_rules,
     checkpoint_rules,
+    copy_rules,
     workload_rules,
     stage_rules,
 )

@@ -18,7 +18,9 @@ from harness.plan.records import (
 from harness.plan.rules.authority import authority_rules
 from harness.plan.rules.checkpoint import checkpoint_rules
 from harness.plan.rules.context import RuleContext, duplicate_findings
+from harness.plan.rules.designs import design_rules
 from harness.plan.rules.execution import execution_rules
+from harness.plan.rules.nodes import node_rules
 from harness.plan.rules.residency import residency_rules
 from harness.plan.stages import RangeKeys, StageView, stage_views
 
@@ -34,6 +36,7 @@ _OF_ONE_PROCESS: Sequence[Callable[[RuleContext], Iterator[Finding]]] = (
     authority_rules,
     execution_rules,
     checkpoint_rules,
+    design_rules,
 )
 """Rules that each stage's own part of a plan keeps, like a plan of one process."""
 _INDEXED = re.compile(r"\A\$\.(materializations|execution|authorities)\[(\d+)\]")
@@ -53,6 +56,7 @@ def stage_rules(context: RuleContext) -> Iterator[Finding]:
     yield from _links(plan, plan.stages)
     yield from _timeouts(plan)
     yield from _processes(plan, plan.stages)
+    yield from node_rules(plan)
     if plan.workload is not None and plan.workload.decode_mode == RECORDED:
         message = "steps of a plan with stages are not recorded"
         yield Finding(path="$.workload.decode_mode", rule=STAGES, message=message)

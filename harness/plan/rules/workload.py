@@ -6,6 +6,7 @@ from harness.plan.checks import (
     ACCEPTANCE,
     DEVICE_CHECKS,
     LIMITED,
+    NODE_CHECKS,
     STAGE_CHECKS,
     STATE_CHECKS,
     TELEMETRY,
@@ -14,6 +15,7 @@ from harness.plan.checks import (
     stage_checks,
 )
 from harness.plan.limits import limit_faults
+from harness.plan.nodes import has_nodes
 from harness.plan.partition import partition_faults
 from harness.plan.recipe import FIXTURE_LOADER, fixture_outputs
 from harness.plan.records import CheckLimit, Checks, Finding, ModelRange, Workload
@@ -22,7 +24,7 @@ from harness.plan.rules.context import RuleContext
 WORKLOAD = "workload"
 FIXTURE = "reference-fixture"
 CHECKS = "checks"
-_SOME_PLANS = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS}
+_SOME_PLANS = {**STATE_CHECKS, **DEVICE_CHECKS, **STAGE_CHECKS, **NODE_CHECKS}
 MAX_REALIZATIONS = 10
 """More processes than this leave more tables than one record's statement can name."""
 
@@ -106,7 +108,8 @@ def _checks(context: RuleContext, checks: Checks) -> Iterator[Finding]:
     declared = {check.id for check in checks.acceptance}
     own = () if context.support is None else context.support.acceptance_checks
     own = (*own, *device_checks(context.plan.resources))
-    own = (*own, *stage_checks(context.plan.stages is not None))
+    plan = context.plan
+    own = (*own, *stage_checks(has_stages=plan.stages is not None, has_nodes=has_nodes(plan)))
     for name in sorted({*ACCEPTANCE, *own} - declared):
         message = f"lacks {name!r}; no plan may leave out a check that decides the verdict"
         yield Finding(path="$.checks.acceptance", rule=CHECKS, message=message)

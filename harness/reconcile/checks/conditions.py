@@ -7,7 +7,8 @@ from typing import Any
 from harness.plan.check import check_plan
 from harness.plan.partition import prefill_partition
 from harness.plan.recipe import recipe_digest
-from harness.plan.records import RECORDED, REPLAYED_STEPS, Plan, Workload
+from harness.plan.records import PLANES, RECORDED, REPLAYED_STEPS, Plan, Workload
+from harness.reconcile.checks.processes import processes
 from harness.reconcile.compare import compare
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
@@ -17,7 +18,10 @@ _COMPLETED: Row = {"outcome": "completed", "exit_code": 0, "signal": None}
 
 
 def trials(subject: Subject, findings: Findings) -> None:
-    """The fixture maker, and a producer and a witness per realization and stage, completed."""
+    """The fixture maker, and a producer and a witness per realization and stage, completed.
+
+    Each is a process of its own, in its turn, and the tables are of it.
+    """
     table = subject.view.table(findings, "trials")
     if table is None:
         return
@@ -31,6 +35,7 @@ def trials(subject: Subject, findings: Findings) -> None:
     if subject.plan.reference_fixture is not None:
         expected["fixture", 0] = _COMPLETED
     findings.match(table, expected, rows_noun="a child process")
+    processes(subject, findings, table)
 
 
 def binding(subject: Subject, findings: Findings) -> None:
@@ -122,6 +127,8 @@ def planned_facts(plan: Plan) -> dict[str, str]:
         if plan.workload.decode_mode == RECORDED:
             steps = plan.workload.decode_steps * plan.workload.repetitions
             facts[REPLAYED_STEPS] = fact_text(steps)
+    if plan.stages is not None and units == {"cuda-gpu"}:
+        facts[PLANES] = "nccl"
     return facts
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from harness.plan.checks import STAGE_CHECKS
+from harness.plan.checks import NODE_CHECKS, STAGE_CHECKS
 from harness.reconcile.checks import (
     conditions,
     device,
     integrity,
     ledger,
+    machines,
     memory,
     ownership,
     realization,
@@ -54,6 +55,7 @@ CHECKS: Mapping[str, Check] = {
     "stages.crossings": stages.crossings,
     "stages.tokens": stages.tokens,
     "stages.shared_state": stages.shared_state,
+    "stages.machines": machines.machines,
     "step.times": telemetry.step_times,
     "memory.resident": telemetry.resident,
 }
@@ -66,6 +68,7 @@ WHOLE = frozenset(
         "summaries.agree",
         "result.digest",
         *STAGE_CHECKS,
+        *NODE_CHECKS,
     }
 )
 """Checks of a record as one, also where its plan has stages; the others are of each stage's."""

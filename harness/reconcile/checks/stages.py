@@ -12,13 +12,13 @@ from itertools import pairwise
 
 from harness.plan.layout import DTYPE_BYTES
 from harness.plan.records import Plan, Stage
-from harness.reconcile.checks.steps import PlannedStep, planned_steps, step_keys
+from harness.reconcile.checks.processes import stage_times
+from harness.reconcile.checks.steps import PlannedStep, planned_steps
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
 from harness.reconcile.view import Subject
 
 OPEN, PLANE, TOKEN, RESTORE = "open", "plane", "token", "restore"
 _NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
-_TIMES = ("received_ns", "compute_ns", "sent_ns", "digest_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def _steps(
 
 def complete(subject: Subject, findings: Findings) -> None:
     """Each stage met all others, as the plan has them, under one nonce made for one realization."""
-    plan, stages = subject.plan, _stages(subject, findings)
+    stages = _stages(subject, findings)
     widths = [_width(subject, findings, number) for number in range(len(stages))]
     nonces: dict[str, str] = {}
     for realization in range(subject.view.num_realizations if stages else 0):
@@ -123,13 +123,9 @@ def complete(subject: Subject, findings: Findings) -> None:
             findings.require(before == path, path, f"a nonce other than {before}", "the same")
             is_nonce = _NONCE.match(first["nonce"]) is not None
             findings.require(is_nonce, path, "32 hexadecimal digits", first["nonce"])
-    steps = dict(step_keys(plan))
-    for _realization, table in subject.view.each(findings, "stage_times"):
-        findings.match(table, {key: {} for key in steps}, rows_noun="the times of a step")
-        for key, row in table.rows.items():
-            for column in _TIMES:
-                path = f"{table.path(key)}.{column}"
-                findings.require(row[column] >= 0, path, "at least 0", row[column])
+    for realization in range(subject.view.num_realizations if stages else 0):
+        for number in range(len(stages)):
+            stage_times(subject, findings, realization, number)
 
 
 def _stages(subject: Subject, findings: Findings) -> tuple[Stage, ...]:

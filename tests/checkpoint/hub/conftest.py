@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import mmap
 import re
 import struct
 import threading
@@ -81,7 +82,11 @@ Fault = Callable[["Handler", bytes, int], bool]
 class Hub:
     """What the servers give and what they were asked."""
 
-    files: dict[str, bytes] = field(default_factory=repository)
+    repository_id: str = REPOSITORY
+    revision: str = REVISION
+    files: dict[str, bytes | mmap.mmap] = field(default_factory=repository)
+    declared: dict[str, str] = field(default_factory=dict)
+    """Digests, bare hex, that are declared and not those of the content."""
     served: dict[str, bytes] = field(default_factory=dict)
     """Content that differs from what is declared."""
     faults: dict[str, list[Fault]] = field(default_factory=dict)
@@ -119,14 +124,15 @@ class Hub:
         siblings = []
         for name, content in self.files.items():
             row: dict[str, Any] = {"rfilename": name, "size": len(content)}
-            blob = content
+            blob: bytes | mmap.mmap = content
             if self.is_large(name):
-                sha256 = hashlib.sha256(content).hexdigest()
+                sha256 = self.declared.get(name) or hashlib.sha256(content).hexdigest()
                 blob = f"oid sha256:{sha256}".encode()
                 row["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": len(blob)}
             row["blobId"] = hashlib.sha1(b"blob %d\0" % len(blob) + blob).hexdigest()
             siblings.append(row)
-        return self.change_listing({"id": REPOSITORY, "sha": REVISION, "siblings": siblings})
+        found = {"id": self.repository_id, "sha": self.revision, "siblings": siblings}
+        return self.change_listing(found)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -164,7 +170,7 @@ class Handler(BaseHTTPRequestHandler):
                 target = self.hub.redirect
                 if target is None:
                     target = f"{self.hub.store}/{match[3]}?{SIGNATURE}"
-                headers = {"Location": target, "X-Repo-Commit": REVISION}
+                headers = {"Location": target, "X-Repo-Commit": self.hub.revision}
                 self.answer(302, b"", headers | self.hub.home_headers)
             else:
                 self.content(match[3])
@@ -172,9 +178,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(400, b"")
 
     def missing(self, repository: str, revision: str) -> bool:
-        if repository != REPOSITORY:
+        if repository != self.hub.repository_id:
             self.answer(401, b"", {"X-Error-Code": "RepoNotFound"})
-        elif revision != REVISION:
+        elif revision != self.hub.revision:
             self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         else:
             return False
