@@ -3,7 +3,7 @@
 One long generation, repeated; of each step the least time counts. The prediction is the first
 bin's time, and for every later position its keys and values at the memory's bandwidth.
 
-    python -m benchmarks.context --steps 1024
+    python -m benchmarks.context --steps 768
 """
 
 import argparse
@@ -86,9 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--kernel-set", default="torch-cpu/1")
+    parser.add_argument("--kernel-set", default="native-cpu/1")
     parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=768)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--bin", type=int, default=128)

@@ -4,7 +4,7 @@ Each load is a fresh process, in turn with a measure of the machine. A source by
 is read and compared with the plan's manifest; a resident byte is hashed once more where it lies. So
 the time has a floor: both passes at the rate at which all cores together hash.
 
-    python -m benchmarks.loading --rounds 5
+    python -m benchmarks.loading --rounds 3
 """
 
 import argparse
@@ -95,7 +95,7 @@ def table(found: Mapping[str, Any]) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)

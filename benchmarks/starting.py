@@ -9,6 +9,7 @@ stage, from the run's own progress lines.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 HARNESS = (sys.executable, "-m", "harness")
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+"""Without it each start would compile our own modules anew, which no installed command does."""
 AIMS_S = {"help": 0.2, "verify": 1.0, "first token": 4.0}
 FIRST_STEP = "realization 1/2: prefill and decode"
 
@@ -25,7 +30,7 @@ FIRST_STEP = "realization 1/2: prefill and decode"
 def seconds_of(command: Sequence[str]) -> float:
     """One run of a command that must succeed."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT)
     return time.perf_counter() - began
 
 
@@ -38,7 +43,11 @@ def first_token(command: Sequence[str]) -> tuple[float, list[tuple[str, float]]]
     stages: list[tuple[str, float]] = []
     began = time.perf_counter()
     with subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -1,15 +1,13 @@
 """``harness reconcile`` and ``harness evidence verify``: what the auditor says."""
 
+import sys
 from argparse import Namespace
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.adapters.families import layout_for
 from harness.cli.output import print_json
 from harness.cli.records import find_record
-from harness.cli.remote import verify_remote
 from harness.evidence.remote.address import is_address
 from harness.evidence.signing.keys import allowed_keys
 from harness.evidence.store import Store
@@ -39,7 +37,7 @@ def reconcile(options: Namespace) -> int:
             }
         )
     else:
-        print_lines(verdict_lines(verdict), _console())
+        print_lines(verdict_lines(verdict), sys.stdout)
     return int(exit_code(verdict.status))
 
 
@@ -48,13 +46,15 @@ def _reconcile_published(plan: LoadedPlan, result: dict[str, object], options: N
     if options.json:
         print_json(asdict(report))
     else:
-        print_lines(published_lines(report), _console())
+        print_lines(published_lines(report), sys.stdout)
     return int(exit_code(report.status))
 
 
 def verify(options: Namespace) -> int:
     """Check every file of a store, audit every record again, and analyse every study again."""
     if is_address(options.store):
+        from harness.cli.remote import verify_remote  # what copies stores, of no use here
+
         return verify_remote(options)
     root = Path(options.store)
     keys = None if options.keys is None else allowed_keys(options.keys)
@@ -79,13 +79,9 @@ def verify(options: Namespace) -> int:
             }
         )
     else:
-        print_lines(verify_lines(report), _console())
+        print_lines(verify_lines(report), sys.stdout)
         if num_studies:
             print_lines(
-                [Line(text=f"studies computed again from their tables: {num_studies}")], _console()
+                [Line(text=f"studies computed again from their tables: {num_studies}")], sys.stdout
             )
     return int(report.exit_code)
-
-
-def _console() -> Console:
-    return Console(highlight=False)

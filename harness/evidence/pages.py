@@ -147,7 +147,11 @@ def _struct(
         else:
             field, at = _signed(data, at, end)
         if kind in _INTEGERS:
-            numbers[field], at = _signed(data, at, end)
+            byte = _byte(data, at, end)
+            if byte < 128:  # most numbers, and headers are many
+                numbers[field], at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                numbers[field], at = _signed(data, at, end)
         elif kind == _BINARY:
             length, at = _varint(data, at, end)
             at += length

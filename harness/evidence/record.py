@@ -7,7 +7,7 @@ what they mean.
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +95,25 @@ class LoadedRecord:
         """Bytes of the tensor manifest, or ``None`` when the record names none."""
         digest = self.predicate.manifest_digest
         return None if digest is None else self.store.read("manifests", digest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RememberingRecord(LoadedRecord):
+    """A record that reads each file once: faithful realizations write many tables alike."""
+
+    remembered: dict[WrittenTable, Rows] = field(default_factory=dict, repr=False, compare=False)
+    """Rows by all that the record says of their file but for whose they are."""
+
+    def rows(self, name: str, realization: int | None = None, stage: int | None = None) -> Rows:
+        """Rows of one table (see :meth:`LoadedRecord.rows`), which nobody may change."""
+        table = self.table(name, realization, stage)
+        content = None if table is None else replace(table, realization=None, stage=None)
+        if content is None or content not in self.remembered:
+            rows = super().rows(name, realization, stage)
+            if content is None:
+                return rows
+            self.remembered[content] = rows
+        return self.remembered[content]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,8 +126,12 @@ def dead_leftovers(folder: Path) -> list[Path]:
 def hash_all(entries: Iterable[Entry], problems: list[Problem]) -> list[FoundFile]:
     """Hash files on every core, largest first; unreadable ones are reported. Sorted by path."""
     ordered = sorted(entries, key=lambda entry: (-entry.size_bytes, entry.name))
-    with ThreadPoolExecutor(max_workers=_num_cores()) as pool:
-        results = [each for part in pool.map(_hash_batch, _batches(ordered)) for each in part]
+    batches = list(_batches(ordered))
+    if len(batches) == 1:  # threads take longer to start
+        results = _hash_batch(ordered)
+    else:
+        with ThreadPoolExecutor(max_workers=_num_cores()) as pool:
+            results = [each for part in pool.map(_hash_batch, batches) for each in part]
     problems.extend(result for result in results if isinstance(result, Problem))
     found = [result for result in results if isinstance(result, FoundFile)]
     return sorted(found, key=lambda file: (str(file.folder), file.name))

@@ -46,7 +46,7 @@ from harness.evidence.studies import (
     parse_study,
     study_predicate,
 )
-from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode, inspect
+from harness.evidence.tables import MAX_TABLE_BYTES, WrittenTable, decode
 
 Kind = Literal["records", "verdicts", "tables", "plans", "manifests", "studies", "tensors"]
 SUFFIXES: Mapping[Kind, str] = {
@@ -243,16 +243,7 @@ class Store:
                 got=f"{len(data)} bytes",
                 where=where,
             )
-        # Before the rows are made, which can take far more memory than the file.
-        num_rows = inspect(table.name, data, where=where)
-        if num_rows != table.num_rows:
-            raise EvidenceError(
-                f"table {table.name} has another length than its statement says",
-                expected=f"{table.num_rows} rows",
-                got=f"{num_rows} rows",
-                where=where,
-            )
-        return decode(table.name, data, where=where)
+        return decode(table.name, data, where=where, num_rows=table.num_rows)
 
     def resolve(self, reference: str, kind: Kind = "records") -> str:
         """Digest of the one file whose digest starts with ``reference``.

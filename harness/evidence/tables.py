@@ -106,16 +106,33 @@ def write(
     )
 
 
-def decode(name: str, data: bytes, *, where: str) -> list[dict[str, Any]]:
+def decode(
+    name: str, data: bytes, *, where: str, num_rows: int | None = None
+) -> list[dict[str, Any]]:
     """Decode Parquet bytes into rows, refusing anything but the declared columns.
 
     Rows of a table that an earlier release wrote lack its later columns.
 
+    Args:
+        name: The table's name.
+        data: The whole file.
+        where: What is being read, for error messages.
+        num_rows: How many rows there must be, where it is known.
+
     Raises:
-        EvidenceError: When the bytes are no such table, or are too large to be one.
+        EvidenceError: When the bytes are no such table, have another number of rows, or are too
+            large to be one.
     """
     try:
         file = _open(name, data, where=where)
+        # Before the rows are made, which can take far more memory than the file.
+        if num_rows not in (None, file.metadata.num_rows):
+            raise EvidenceError(
+                f"table {name} has another length than its statement says",
+                expected=f"{num_rows} rows",
+                got=f"{file.metadata.num_rows} rows",
+                where=where,
+            )
         rows: list[dict[str, Any]] = file.read(use_threads=False).to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise EvidenceError(f"not a table {name}", got=str(error)[:500], where=where) from error
@@ -155,7 +172,7 @@ def _open(name: str, data: bytes, *, where: str) -> pq.ParquetFile:
     if len(data) > MAX_TABLE_BYTES:
         raise ValueError(f"{len(data)} bytes, more than {MAX_TABLE_BYTES}")
     check_footer(data)
-    file = pq.ParquetFile(io.BytesIO(data))
+    file = pq.ParquetFile(pa.BufferReader(data))
     if file.schema_arrow not in (table.schema, table.earlier_schema):
         raise EvidenceError(
             f"table {name} has other columns",

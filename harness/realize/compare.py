@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.state.digests import count_non_finite, pieces
+from harness.state.digests import count_non_finite, equal_bits
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,12 +47,11 @@ def compare(
             f"got {actual.dtype} {tuple(actual.shape)}"
         )
     num_nan, num_inf = count_non_finite(actual) if non_finite is None else non_finite
-    width = _SAME_WIDTH[actual.element_size()]
-    bits, reference_bits = actual.contiguous().view(width), reference.contiguous().view(width)
-    if all(map(torch.equal, pieces(bits), pieces(reference_bits))):
+    if equal_bits(actual, reference):
         num_different, max_abs, max_rel = 0, 0.0, 0.0
     else:
-        different = bits != reference_bits
+        width = _SAME_WIDTH[actual.element_size()]
+        different = actual.contiguous().view(width) != reference.contiguous().view(width)
         num_different = int(different.sum())
         x, y = actual[different].double(), reference[different].double()
         gap = (x - y).abs()

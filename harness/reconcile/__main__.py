@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.errors import HarnessError
 from harness.evidence.record import load_record
 from harness.evidence.store import Store
@@ -62,7 +60,7 @@ def _say(document: dict[str, object], lines: Iterable[Line], *, as_json: bool) -
     if as_json:
         print(json.dumps(document, sort_keys=True))
     else:
-        print_lines(lines, Console(highlight=False))
+        print_lines(lines, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def _subject(
                 whole,
                 loaded=loaded,
                 manifest=own,
-                view=View(record, view.num_realizations, (each.number,)),
+                view=view.of_stage(each.number),
                 specs=_specs(loaded, own, layout),
             )
         )

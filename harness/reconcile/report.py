@@ -3,11 +3,10 @@
 Knows how to say what was found, not how it was found.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.text import Text
+from typing import TextIO
 
 from harness.evidence.log.state import LogState
 from harness.evidence.redact import escape_terminal
@@ -17,6 +16,8 @@ from harness.reconcile.verify import VerifyReport
 
 _STYLES = {PASSED: "green", FAILED: "bold red"}
 _UNSURE = "yellow"
+_CODES = {"green": "32", "bold red": "1;31", "yellow": "33", "dim": "2"}
+"""Of ANSI terminals, for each style."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +33,14 @@ def plain(lines: Iterable[Line]) -> str:
     return "".join(f"{line.text}\n" for line in lines)
 
 
-def print_lines(lines: Iterable[Line], console: Console) -> None:
-    """Print lines; colors appear only where the console has them."""
+def print_lines(lines: Iterable[Line], stream: TextIO) -> None:
+    """Print lines; colors appear on a terminal only, and not where a person wants none."""
+    has_colors = (
+        stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
     for line in lines:
-        console.print(Text(line.text, style=line.style), soft_wrap=True)
+        code = _CODES.get(line.style) if has_colors else None
+        stream.write(f"{line.text}\n" if code is None else f"\x1b[{code}m{line.text}\x1b[0m\n")
 
 
 def verdict_lines(verdict: Verdict, *, title: str = "record") -> Iterator[Line]:

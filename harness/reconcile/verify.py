@@ -13,6 +13,7 @@ from harness.evidence.log.state import LogState, log_state
 from harness.evidence.record import (
     LoadedRecord,
     LoadedVerdict,
+    RememberingRecord,
     VerdictLine,
     load_record,
     load_verdict,
@@ -164,7 +165,7 @@ def _reaudit(
     newest = load_verdict(stored[-1].digest, store) if stored else None
     verdict, problem, code, experiment = None, None, None, None
     try:
-        record = load_record(digest, store)
+        record = RememberingRecord(**vars(load_record(digest, store)))
         experiment = record.predicate.experiment
         plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest)
         verdict = judge(plan, record, layout_for=layout_for)

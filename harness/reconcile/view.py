@@ -91,6 +91,12 @@ class View:
         self.stages = tuple(stages)
         self._read: dict[Place, KeyedRows | str] = {}
 
+    def of_stage(self, number: int) -> "View":
+        """What one stage's processes wrote; a table is read once for both."""
+        part = View(self._record, self.num_realizations, (number,))
+        part._read = self._read
+        return part
+
     def table(
         self,
         findings: Findings,

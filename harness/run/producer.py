@@ -55,6 +55,7 @@ from harness.run.instruments import Instruments
 from harness.run.job import Job, read_job
 from harness.run.place import ChainPlace
 from harness.stages.errors import PeerError
+from harness.state.accounting import set_imports_aside
 from harness.state.arena import Arena, Memory
 
 Row = dict[str, object]
@@ -108,6 +109,7 @@ class Production:
         schedule = schedule_of(request.workload, self.whole.adapter_data.spec)
         reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
         say("warm-up")
+        set_imports_aside()
         on_gpu = device.driver is not None
         steps_of = OwnSteps if self.chain is None else self.chain.warm_steps
         warm_up(plan, make_adapter, context, schedule, populate=on_gpu, steps_of=steps_of)

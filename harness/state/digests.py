@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 _PIECE_BYTES = 16 << 20
@@ -34,17 +35,36 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
     A tensor on a device comes to the host piece by piece, and no copy of it stays.
     """
+    whole = tensor.detach().contiguous()
+    if whole.is_cpu:
+        return "sha256:" + hashlib.sha256(tensor_bytes(whole)).hexdigest()
     sha256 = hashlib.sha256()
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    step = max(flat.nbytes, 1) if flat.device.type == "cpu" else _PIECE_BYTES
-    for begin in range(0, flat.nbytes, step):
-        sha256.update(flat[begin : begin + step].cpu().numpy().data)
+    flat = whole.reshape(-1).view(torch.uint8)
+    for begin in range(0, flat.nbytes, _PIECE_BYTES):
+        sha256.update(flat[begin : begin + _PIECE_BYTES].cpu().numpy().data)
     return "sha256:" + sha256.hexdigest()
+
+
+def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two CPU tensors of equal shape and dtype have equal bytes."""
+    one, other = (each.detach().contiguous().reshape(-1) for each in (one, other))
+    if one.nbytes <= _PIECE_ELEMENTS:
+        return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    both = [tensor_bytes(each) for each in (one, other)]
+    words = [np.frombuffer(each, dtype="u8" if each.nbytes % 8 == 0 else "u1") for each in both]
+    return bool((words[0] == words[1]).all())
 
 
 def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
     """Number of NaN and of infinite elements."""
     # One pass decides the usual case of none: what is not finite leaves no sum finite.
-    if all(math.isfinite(float(piece.sum())) for piece in pieces(tensor)):
+    if _has_finite_sum(tensor):
         return 0, 0
     return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
+
+
+def _has_finite_sum(tensor: torch.Tensor) -> bool:
+    if tensor.is_cpu and tensor.dtype is torch.float32:  # in a third of torch's time
+        with np.errstate(all="ignore"):
+            return math.isfinite(tensor.detach().numpy().sum())
+    return all(math.isfinite(float(piece.sum())) for piece in pieces(tensor))

@@ -10,6 +10,8 @@ class Team {
  public:
   explicit Team(int size) : size_(size) {}
 
+  int size() const { return size_; }
+
   // Every unit in [0, count), less than 2^31; all are done when it returns.
   template <class Work>
   void each(int64_t count, const Work& work) {

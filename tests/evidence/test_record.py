@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -6,7 +7,7 @@ import pandas as pd
 import pytest
 
 from harness.errors import EvidenceError
-from harness.evidence.record import load_record, load_verdict, verdicts_of
+from harness.evidence.record import RememberingRecord, load_record, load_verdict, verdicts_of
 from harness.evidence.store import Store
 
 
@@ -29,6 +30,29 @@ def test_rows_by_table_and_realization(store: Store, sample: ModuleType) -> None
     assert table is not None
     frame = pd.read_parquet(store.path("tables", table.digest))
     assert frame.to_dict("records") == record.rows("steps", 0)
+
+
+def test_a_remembering_record_reads_equal_tables_once(
+    store: Store, sample: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = load_record(sample.put_record(store), store)
+    first = record.table("steps", 0)
+    assert first is not None
+    tables = [each for each in record.predicate.tables if each.name != "steps"]
+    tables += [replace(first, realization=index) for index in (0, 1)]
+    tables += [replace(first, realization=2, num_rows=first.num_rows + 1)]
+    predicate = replace(record.predicate, tables=tuple(tables))
+    remembering = RememberingRecord(**vars(record) | {"predicate": predicate})
+    reads: list[str] = []
+    read = Store.read
+    monkeypatch.setattr(Store, "read", lambda *args: reads.append(args[2]) or read(*args))
+    for index in (0, 1):
+        assert remembering.rows("steps", index) == record.rows("steps", 0)
+    assert reads == [first.digest] * 3
+    with pytest.raises(EvidenceError, match="another length"):
+        remembering.rows("steps", 2)
+    with pytest.raises(EvidenceError, match="no such table"):
+        remembering.rows("steps", 3)
 
 
 def test_plan_and_manifest_are_the_stored_bytes(store: Store, sample: ModuleType) -> None:

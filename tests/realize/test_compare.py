@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from harness.realize.compare import compare
+from harness.state.digests import count_non_finite
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -64,3 +65,24 @@ def test_one_bit_anywhere_is_found(place: int) -> None:
     b[place] = math.nextafter(1.0, 2.0)
     b.view(torch.int32)[place] += 1
     assert compare(a, b).num_different == 1
+
+
+@pytest.mark.parametrize("num_elements", [1, 8191, 8192, 8193, 100_001])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_bit_anywhere_is_seen(num_elements: int, dtype: torch.dtype) -> None:
+    x = torch.randn(num_elements).to(dtype)
+    assert compare(x, x.clone()).num_different == 0
+    for place in (0, num_elements // 2, num_elements - 1):
+        y = x.clone()
+        y.view(torch.uint8)[place * dtype.itemsize] ^= 1
+        assert compare(x, y).num_different == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_sums_that_overflow_are_not_taken_for_infinities(dtype: torch.dtype) -> None:
+    large = torch.full((20_000,), 3e38, dtype=dtype)
+    assert count_non_finite(large) == (0, 0)
+    large[-1], large[5] = float("-inf"), float("inf")
+    assert count_non_finite(large) == (0, 2)
+    large[7] = float("nan")
+    assert count_non_finite(large) == (1, 2)

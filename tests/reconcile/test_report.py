@@ -1,12 +1,12 @@
 import io
 
-from rich.console import Console
+import pytest
 from synthetic_record import MANIFEST, Layout, make_plan, make_record, make_tables
 
 from harness.reconcile.audit import audit
 from harness.reconcile.compare import Mismatch, Unbound
 from harness.reconcile.published import PublishedReport
-from harness.reconcile.report import plain, print_lines, published_lines, verdict_lines
+from harness.reconcile.report import Line, plain, print_lines, published_lines, verdict_lines
 
 HOSTILE = "evil\x1b[31m[bold]\u202e"
 ESCAPED = "evil\\x1b[31m[bold]\\u202e"
@@ -51,7 +51,27 @@ def test_markup_of_a_file_is_printed_as_it_stands() -> None:
         unbound=(Unbound(path="$.x", reason="telemetry", bound="not falling"),),
     )
     stream = io.StringIO()
-    print_lines(published_lines(report), Console(file=stream, width=40))
+    print_lines(published_lines(report), stream)
     assert stream.getvalue() == plain(published_lines(report))
     assert f"      got      {ESCAPED}\n" in stream.getvalue()
     assert "  $.x (telemetry, not falling)\n" in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colors_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [Line(text="bad", style="bold red"), Line(text="as it is")]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_lines(lines, shown := Terminal())
+    assert shown.getvalue() == "\x1b[1;31mbad\x1b[0m\nas it is\n"
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            print_lines(lines, shown := Terminal())
+            assert shown.getvalue() == plain(lines)

@@ -5,13 +5,15 @@ of that memory.
 """
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from harness.plan.records import ACCELERATOR_VRAM, Materialization, Plan
-from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
+from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row, same
 from harness.reconcile.intent import is_transient, is_wanted, planned_bytes
 from harness.reconcile.view import POINTS, Subject, memory_ids
 
 RELEASED_POINTS = ("after_release", "after_decode")
+_SIZES = ("declared_bytes", "mapped_bytes", "resident_bytes")
 ALIGNMENT_BYTES = 64
 """Each tensor of an arena starts at a multiple of this."""
 MAX_PAGE_BYTES = 64 << 10
@@ -44,8 +46,12 @@ def live_at(plan: Plan, point: str) -> list[Materialization]:
 
 def declared_at(plan: Plan, point: str) -> list[Materialization]:
     """Materializations that the witness reads at a point: released ones too, to see them gone."""
-    later = "after_population" if point in RELEASED_POINTS else point
-    return _witnessed(plan, live_at(plan, later))
+    return _witnessed(plan, live_at(plan, _declared_as_of(point)))
+
+
+def _declared_as_of(point: str) -> str:
+    """The point whose live arenas are declared at ``point``."""
+    return "after_population" if point in RELEASED_POINTS else point
 
 
 def _witnessed(plan: Plan, intents: list[Materialization]) -> list[Materialization]:
@@ -101,25 +107,43 @@ def _expected_ledger(plan: Plan, arenas: KeyedRows) -> dict[Key, Row]:
     return expected
 
 
+class _ExpectedArenas(Mapping[Key, Row]):
+    """What every reading of an arena must say; worked out when asked, since readings are many."""
+
+    def __init__(self, plan: Plan, rows: KeyedRows) -> None:
+        self._plan = plan
+        self._rows = rows
+        witnessed = _witnessed(plan, list(plan.materializations))
+        self.intents = {intent.id: intent for intent in witnessed}
+
+    def __getitem__(self, key: Key) -> Row:
+        point, identifier = key
+        intent = self.intents[identifier]
+        if not is_live(intent, _declared_as_of(point)):
+            raise KeyError(key)
+        columns = _columns(intent, self._rows)
+        return columns if is_live(intent, point) else {**columns, "mapped_bytes": 0}
+
+    def __iter__(self) -> Iterator[Key]:
+        for point in POINTS:
+            for intent in declared_at(self._plan, point):
+                yield point, intent.id
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) -> None:
-    expected: dict[Key, Row] = {}
-    own = {intent.id: _columns(intent, rows) for intent in plan.materializations}
-    for point in POINTS:
-        for intent in declared_at(plan, point):
-            columns = own[intent.id]
-            if not is_live(intent, point):
-                columns = {**columns, "mapped_bytes": 0}
-            expected[(point, intent.id)] = columns
+    expected = _ExpectedArenas(plan, rows)
     findings.match(
         arenas,
         expected,
         rows_noun="an arena",
         origin=lambda key: rows.path((key[1],)) if "declared_bytes" in expected[key] else "",
     )
-    witnessed = {intent.id: intent for intent in _witnessed(plan, list(plan.materializations))}
     sizes: dict[str, tuple[Key, int]] = {}
     for key in sorted(arenas.rows, key=lambda key: _order(key[0])):
-        planned = witnessed.get(key[1])
+        planned = expected.intents.get(key[1])
         size = None
         if planned is not None and is_live(planned, key[0]):
             size = planned.expected_bytes
@@ -127,7 +151,7 @@ def _arenas(findings: Findings, plan: Plan, arenas: KeyedRows, rows: KeyedRows) 
 
 
 def _columns(intent: Materialization, rows: KeyedRows) -> Row:
-    """What every reading of a materialization's arena must say; one for all of its readings."""
+    """What every reading of a materialization's arena must say."""
     row = rows.rows.get((intent.id,))
     if row is None or is_transient(intent):
         return {"memory_resource_id": intent.memory_resource_id}
@@ -161,9 +185,13 @@ def _one_arena(
     sizes: dict[str, tuple[Key, int]],
 ) -> None:
     """Judge one reading: a size that never changes, wholly mapped while it is to be live."""
-    path, row = arenas.path(key), arenas.rows[key]
-    declared, mapped = row["declared_bytes"], row["mapped_bytes"]
+    row = arenas.rows[key]
+    declared, mapped, resident = (row[name] for name in _SIZES)
     origin, first = sizes.setdefault(key[1], (key, declared))
+    is_as_planned = planned_size is None or (same(declared, mapped) and declared >= planned_size)
+    if declared == first and is_as_planned and 0 <= resident <= mapped:
+        return
+    path = arenas.path(key)
     if declared != first:
         wanted = f"{first} as in {arenas.path(origin)}"
         findings.differ(f"{path}.declared_bytes", wanted, declared)
@@ -171,7 +199,6 @@ def _one_arena(
         findings.equal(f"{path}.mapped_bytes", declared, mapped)
         expected = f"at least the planned {planned_size}"
         findings.require(declared >= planned_size, f"{path}.declared_bytes", expected, declared)
-    resident = row["resident_bytes"]
     within = 0 <= resident <= mapped
     findings.require(within, f"{path}.resident_bytes", f"from 0 to {mapped}", resident)
 
