@@ -80,6 +80,7 @@ TABLES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
+@pytest.mark.long
 def test_columns_are_bound_or_said_to_be_unbound(
     liar: Any, audit: Any, unbound: set[str], table: str
 ) -> None:

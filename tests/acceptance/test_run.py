@@ -202,6 +202,7 @@ def test_a_plan_of_its_own_runs_without_the_experiment(
     assert command("checkpoint", "verify", "--json", plan).code == 0
 
 
+@pytest.mark.long
 def test_streaming_passes_with_the_same_tokens(
     command: Command, runs: Runs, tmp_path: Path
 ) -> None:

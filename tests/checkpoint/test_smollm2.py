@@ -91,6 +91,7 @@ def test_prompts_are_those_of_transformers(fetched: tuple[Path, int]) -> None:
         assert "".join(oracle.convert_ids_to_tokens(ids[:2])) == "<|im_start|>system"
 
 
+@pytest.mark.long
 def test_an_independent_conversion_agrees(fetched: tuple[Path, int], tmp_path: Path) -> None:
     """transformers reads GGUF by its own code: weights and tokenizer must be the same."""
     torch = pytest.importorskip("torch")

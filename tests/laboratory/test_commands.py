@@ -144,6 +144,7 @@ def test_a_campaign_runs_and_its_record_is_replayed(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_intervention_arms_the_second_chunk_alone_and_keeps_no_more_than_it_may(
     tmp_path: Path, repo_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
