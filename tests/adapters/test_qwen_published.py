@@ -60,7 +60,7 @@ RESOURCES = Resources(
                     id="accelerator0",
                     kind="simulated-accelerator",
                     device_uuid=None,
-                    memory_resources=("accelerator0.vram",),
+                    memory_resources=("accelerator0.vram", "node0.ram"),
                 ),
             ),
             memory_resources=(
