@@ -181,7 +181,7 @@ class Look:
         while True:
             try:
                 case = next(listed, None)
-            except Exception as error:
+            except Exception as error:  # whatever keeps it from being made is told
                 self._is_problem("the cases that follow", error)
                 return
             if case is None:
@@ -192,7 +192,7 @@ class Look:
         # A device that has failed fails again here; what runs in other processes may still pass.
         try:
             self._setting.device.give_back()
-        except Exception as error:
+        except Exception as error:  # libraries of a device raise of any class
             self._is_problem("memory is given back", error)
 
     def _is_problem(self, name: str, error: Exception) -> None:
@@ -207,7 +207,7 @@ class Look:
             self.found[part].append(asdict(look_at()))
         except OutOfTimeError as error:
             self.found["not_executed"].append(f"{name}: {error}")
-        except Exception as error:
+        except Exception as error:  # whatever it raises is the row's finding
             self._is_problem(name, error)
         self._kept()
         print(f"{self.found['seconds']:.0f} s {part}: {name}", file=sys.stderr, flush=True)

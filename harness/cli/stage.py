@@ -82,7 +82,11 @@ def address(text: str) -> Address:
     found = _ADDRESS.match(text)
     if found is None or not 0 < int(found["port"]) < 1 << 16:
         raise InvalidInputError(
-            "not an address to meet at", expected="HOST:PORT", got=repr(text[:300]), where="--lead"
+            "not an address to meet at",
+            expected="HOST:PORT",
+            got=repr(text[:300]),
+            where="--lead",
+            hint="name the machine of stage 0 and a free port of it, such as 192.0.2.1:29500",
         )
     return Address(host=found["host"], port=int(found["port"]))
 

@@ -129,7 +129,6 @@ def derive_settings(
         *stage_checks(has_stages=num_stages is not None, has_nodes=has_nodes),
     )
     on_gpu = unit.kind == "cuda-gpu"
-    devices = _stage_devices(environment.resources, num_devices) if on_gpu else None
     request = _layout_request(settings, model, has_device_memory=device != host, on_gpu=on_gpu)
     checks = _checks(settings.checks or {}, default_checks(allowances, own_checks))
     _require_boundaries(checks, layout.boundaries(model.config, model.spec))
@@ -159,7 +158,11 @@ def derive_settings(
             scope=replace(SCOPE, does_not_prove=_unproven(on_gpu)),
             num_stages=num_stages,
             has_nodes=has_nodes,
-            stage_devices=devices if num_devices > 1 else None,
+            stage_devices=(
+                _stage_devices(environment.resources, num_devices)
+                if on_gpu and num_devices > 1
+                else None
+            ),
         )
     )
 

@@ -11,19 +11,26 @@ from harness.checkpoint.sources import fetch
 from harness.errors import CheckpointError
 from harness.measure.environment import probe_environment
 from harness.plan.bind import bind
-from harness.plan.binding import Binding
-from harness.plan.environment import Environment
 from harness.plan.records import Checkpoint, Plan
+from harness.run.job import Job
 from harness.run.processes import child_environment
 from harness.run.progress import Progress
 from harness.run.request import RunRequest
 
 
-def bind_here(request: RunRequest, plan: Plan) -> tuple[Environment, Binding]:
-    """Observe this machine, and bind a plan, or one stage's part of it, to what it has.
+def job_here(request: RunRequest, plan: Plan, work: Path) -> Job:
+    """Observe this machine, and bind to what it has what is realized here.
+
+    Args:
+        request: The run.
+        plan: The whole plan, or one stage's part of it, to bind.
+        work: Folder of the run.
+
+    Returns:
+        The job, with the cache for a checkpoint, until that is in place.
 
     Raises:
-        ResourceError: When it has not what the plan asks for.
+        ResourceError: When this machine has not what the plan asks for.
     """
     determinism = plan.determinism
     assert determinism is not None
@@ -31,7 +38,15 @@ def bind_here(request: RunRequest, plan: Plan) -> tuple[Environment, Binding]:
     environment = probe_environment(
         request.device, variables=child_environment(determinism.num_threads)
     )
-    return environment, bind(plan.resources, environment)
+    return Job(
+        plan=request.plan_path.resolve(),
+        checkpoint=request.cache.resolve(),
+        cache=request.cache.resolve(),
+        fixture=(work / "fixture").resolve(),
+        binding=bind(plan.resources, environment),
+        environment=environment,
+        arming=request.arming,
+    )
 
 
 def place_checkpoint(request: RunRequest, plan: Plan, progress: Progress) -> Path:

@@ -38,7 +38,7 @@ ENVIRONMENT_FILE = "environment.json"
 MAX_ENVIRONMENT_BYTES = 1 << 17
 NO_NONCE = "0" * 32
 """Of couriers: they are of a whole run, and nonces are of its realizations."""
-_COURIER_START_S = 30.0
+COURIER_START_S = 30.0
 _REPORT_S = 60.0
 """For a machine to end what runs there, and to report."""
 _CLOSE_S = 10.0
@@ -105,7 +105,7 @@ class Machines:
             MachinesError: When one does not come, or is none of this run's.
         """
         start_s = float(self._timeouts.stage_start_s or 0)
-        deadline = monotonic() + start_s + _COURIER_START_S
+        deadline = monotonic() + start_s + COURIER_START_S
         first = self._post.next(deadline - monotonic())
         if first is None or first.kind != MET:
             reason = f"the machines did not meet within {start_s:g} s"

@@ -19,10 +19,11 @@ from harness.errors import HarnessError, NotEvaluableError
 from harness.plan.recipe import FIXTURE_FILE
 from harness.plan.records import Plan, Stage, TimeoutsS
 from harness.plan.stages import stage_views
-from harness.run.here import bind_here, place_checkpoint
+from harness.run.here import job_here, place_checkpoint
 from harness.run.job import Job, Place, write_job
 from harness.run.machines import (
     CLOSE,
+    COURIER_START_S,
     END,
     HELLO,
     NO_NONCE,
@@ -31,7 +32,7 @@ from harness.run.machines import (
     idle_s,
     write_environment,
 )
-from harness.run.pair import start_pair
+from harness.run.pair import WITNESS_END_S, start_pair
 from harness.run.post import LOST, MET, Event, Post
 from harness.run.processes import Outcome, child_environment, not_started
 from harness.run.progress import Progress
@@ -43,8 +44,6 @@ from harness.run.workplace import work_folder
 from harness.stages.listener import address_towards
 
 _NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
-_COURIER_START_S = 30.0
-_WITNESS_END_S = 30.0
 _POLL_S = 0.05
 
 
@@ -65,19 +64,11 @@ def serve(request: RunRequest, number: int) -> Mapping[str, Any]:
     plan = check(request).plan
     with Progress() as progress, work_folder(request.store) as work:
         stage, own = (plan.stages or ())[number], stage_views(plan, None, None)[number].plan
-        environment, binding = bind_here(request, own)
-        job = Job(
-            plan=request.plan_path.resolve(),
-            checkpoint=request.cache.resolve(),
-            cache=request.cache.resolve(),
-            fixture=(work / "fixture").resolve(),
-            binding=binding,
-            environment=environment,
-        )
+        job = job_here(request, own, work)
         with _courier(request, job, number, work) as (post, place):
             progress.update("meeting the first machine")
             _meet(post, plan)
-            post.send(0, {"kind": HELLO}, [write_environment(work, environment)])
+            post.send(0, {"kind": HELLO}, [write_environment(work, job.environment)])
             problem = None
             try:
                 job = replace(job, checkpoint=place_checkpoint(request, plan, progress))
@@ -112,7 +103,7 @@ def _meet(post: Post, plan: Plan) -> None:
     """Wait until all machines have met and compared what they are."""
     timeouts = plan.timeouts
     assert timeouts is not None
-    event = post.next(float(timeouts.stage_start_s or 0) + _COURIER_START_S)
+    event = post.next(float(timeouts.stage_start_s or 0) + COURIER_START_S)
     if event is None or event.kind != MET:
         reason = "not in time" if event is None else event.reason
         raise NotEvaluableError("the machines did not meet", got=reason)
@@ -208,7 +199,7 @@ class Outpost:
                 if event is not None:
                     break
             # A witness ends by itself once its producer's end of the socket is closed.
-            return ended_by_now(children[0]), children[1].wait(_WITNESS_END_S)
+            return ended_by_now(children[0]), children[1].wait(WITNESS_END_S)
         finally:
             for child in children:
                 child.end()

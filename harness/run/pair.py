@@ -6,6 +6,9 @@ from pathlib import Path
 from harness.measure.witness_start import witness_argv, witness_pair
 from harness.run.processes import Child
 
+WITNESS_END_S = 30.0
+"""For a witness to write what it read, once its producer has ended."""
+
 
 def start_pair(
     argv: Sequence[str],

@@ -16,7 +16,7 @@ from harness.plan.load import LoadedPlan
 from harness.plan.nodes import joined, misplaced
 from harness.plan.records import Plan, TimeoutsS
 from harness.plan.stages import stage_views
-from harness.run.here import bind_here, place_checkpoint
+from harness.run.here import job_here, place_checkpoint
 from harness.run.job import Job, write_job
 from harness.run.machines import Machines, MachinesError, first_machine
 from harness.run.processes import Outcome, child_environment, not_started
@@ -63,24 +63,15 @@ def prepare(
     assert timeouts is not None
     assert workload is not None
     own = plan if request.lead is None else stage_views(plan, None, None)[0].plan
-    environment, binding = bind_here(request, own)
-    job = Job(
-        plan=request.plan_path.resolve(),
-        checkpoint=request.cache.resolve(),
-        cache=request.cache.resolve(),
-        fixture=(work / "fixture").resolve(),
-        binding=binding,
-        environment=environment,
-        arming=request.arming,
-    )
+    job = job_here(request, own, work)
     prepared = Prepared(
         loaded=loaded,
         job=job,
         timeouts=timeouts,
         num_threads=_num_threads(plan),
         num_realizations=workload.fresh_realizations,
-        environment=environment,
-        binding=binding,
+        environment=job.environment,
+        binding=job.binding,
     )
     if request.lead is not None:
         progress.update("meeting the other machines")

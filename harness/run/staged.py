@@ -16,7 +16,7 @@ from harness.errors import NotEvaluableError
 from harness.plan.records import Stage, TimeoutsS
 from harness.run.job import Job, Place, write_job
 from harness.run.machines import Machines
-from harness.run.pair import start_pair
+from harness.run.pair import WITNESS_END_S, start_pair
 from harness.run.processes import Outcome, not_started
 from harness.run.watching import (
     LOOPBACK_ENVIRONMENT,
@@ -26,8 +26,6 @@ from harness.run.watching import (
     watch_stages,
 )
 from harness.stages.listener import LOOPBACK, listen
-
-_WITNESS_END_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +89,7 @@ def realize_stages(
                 wait_s=float(run.timeouts.stage_wait_s or 0),
             )
             # A witness ends by itself once its producer's end of the socket is closed.
-            seen = [witness.wait(_WITNESS_END_S) for witness in witnesses]
+            seen = [witness.wait(WITNESS_END_S) for witness in witnesses]
         finally:
             end_all([*producers, *witnesses])
     return [each for pair in zip(ended, seen, strict=True) for each in pair]

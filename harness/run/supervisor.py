@@ -36,7 +36,7 @@ from harness.plan.request import layout_request
 from harness.run.assemble import Assembly, Gathered, TableFolder, assemble
 from harness.run.child import CRASHED
 from harness.run.observed import Observed, take_observed
-from harness.run.pair import start_pair
+from harness.run.pair import WITNESS_END_S, start_pair
 from harness.run.prepare import Prepared, prepare
 from harness.run.processes import Child, Outcome, child_environment, not_started
 from harness.run.progress import Progress
@@ -264,7 +264,7 @@ def _realize(
     )
     ended = producer.wait(prepared.timeouts.realization_s)
     # The witness ends by itself once the producer's end of the socket is closed.
-    return [ended, witness.wait(30)]
+    return [ended, witness.wait(WITNESS_END_S)]
 
 
 def _folders(prepared: Prepared, work: Path) -> list[TableFolder]:

@@ -19,7 +19,6 @@ from torch._C._distributed_c10d import PrefixStore, Store, Work
 from harness.errors import NotEvaluableError
 
 TAG = 0
-GLOO, NCCL = "gloo", "nccl"
 _POLL_S = 20e-6
 """Less than a plane takes; a thread that only looks would keep others from the interpreter."""
 
@@ -33,12 +32,12 @@ class Group(Protocol):
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int, /) -> Work:
         """Begin to receive."""
 
+    def name(self) -> str:
+        """Of the library behind it."""
+
 
 class DeviceGroup(Group, Protocol):
     """What is used of a group between devices, besides."""
-
-    def name(self) -> str:
-        """Of the library behind it."""
 
     def abort(self) -> None:
         """End everything that was begun, without asking anybody."""
@@ -83,10 +82,9 @@ class Carrier(Protocol):
 class HostCarrier:
     """Planes in the host's memory, by the group that carries everything else."""
 
-    name = GLOO
-
     def __init__(self, group: Group) -> None:
         """Args: group: of all stages."""
+        self.name = group.name()
         self._group = group
 
     def send(self, plane: torch.Tensor, to: int) -> Work:

@@ -241,11 +241,11 @@ def test_several_at_once_make_it_once(tmp_path: Path) -> None:
     assert sorted(os.listdir(cache / "wheel-1")) == [MARKER_NAME, "maker"]
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
+def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("HARNESS_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert default_cache() == Path("/home/someone/.cache/inference-harness")
+    assert default_cache() == tmp_path / ".cache/inference-harness"
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert default_cache() == Path("/xdg/inference-harness")
     monkeypatch.setenv("HARNESS_CACHE", "/chosen")

@@ -84,17 +84,17 @@ def test_a_damaged_source_is_refused_before_anything_is_written(
 def test_private_text_is_refused_naming_every_place(
     store: Store, target: Store, sample: ModuleType
 ) -> None:
-    identity = Identity(home="/srv/people/marlowe", user="marlowe", hosts=("deepthought",))
+    identity = Identity(home="/srv/accounts/account7", user="account7", hosts=("machine7",))
     record = sample.put_record(
         store,
         message="cannot open /home/someone/model.safetensors",
-        command=("harness", "run", "store=/srv/people/marlowe/runs"),
+        command=("harness", "run", "store=/srv/accounts/account7/runs"),
     )
     with pytest.raises(EvidenceError) as caught:
         promote(load_record(record, store), target, identity=identity)
     assert caught.value.got == "record.predicate.command[2]; table trials[0].message"
     assert "someone" not in str(caught.value)
-    assert "marlowe" not in str(caught.value)
+    assert "account7" not in str(caught.value)
     assert not target.root.exists()
 
 

@@ -8,22 +8,22 @@ from harness.evidence.redact import (
     redact_text,
 )
 
-ME = Identity(home="/srv/people/marlowe", user="marlowe", hosts=("deepthought", "deepthought.lab"))
+ME = Identity(home="/srv/accounts/account7", user="account7", hosts=("machine7", "machine7.lab"))
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/srv/people/marlowe/runs/a.json", "~/runs/a.json"),
-        ("/srv/people/marlowe", "~"),
+        ("/srv/accounts/account7/runs/a.json", "~/runs/a.json"),
+        ("/srv/accounts/account7", "~"),
         ("/home/someone/x and /Users/else/y", "~/x and ~/y"),
         ("file:///home/someone/x", "file://~/x"),
         ("/root/.cache/pip", "~/.cache/pip"),
         (r"C:\Users\someone\x", r"~\x"),
-        ("/mnt/marlowe/data", "/mnt/<user>/data"),
+        ("/mnt/account7/data", "/mnt/<user>/data"),
         ("on DeepThought, port 1", "on <host>, port 1"),
-        ("deepthought.lab:80", "<host>:80"),
-        ("ask marlowe@example.org now", "ask <address> now"),
+        ("machine7.lab:80", "<host>:80"),
+        ("ask account7@example.org now", "ask <address> now"),
         ("https://me:pass@example.org/x", "https://<credentials>@example.org/x"),
         ("hf_" + "aB3" * 11, "<token>"),
         ("ghp_" + "a1B2" * 9, "<token>"),
@@ -51,7 +51,7 @@ def test_private_parts_are_replaced(text: str, expected: str) -> None:
         "step 3: token 42, expected 43",
         "$.materializations[0].home/root",
         "hf_transformers and basic attention",
-        "marlowes marlowe-like",
+        "account7s account7-like",
         "2026-01-02T03:04:05Z",
         "/usr/lib/x86_64/libm.so /opt/data/rooted",
     ],
@@ -68,13 +68,13 @@ def test_names_that_are_ordinary_words_are_kept() -> None:
 
 def test_command_lines_are_redacted_argument_by_argument() -> None:
     command = [
-        "/srv/people/marlowe/env/bin/harness",
+        "/srv/accounts/account7/env/bin/harness",
         "run",
         "experiment=tiny",
         "--token",
         "plain-secret",
         "--api-key=abc",
-        "store=/srv/people/marlowe/runs",
+        "store=/srv/accounts/account7/runs",
     ]
     assert redact_command(command, ME) == [
         "harness",
