@@ -115,6 +115,15 @@ def test_one_writer_cannot_leave_out_what_the_others_say(name: str) -> None:
     assert "trials.completed" in found(rows)
 
 
+@pytest.mark.parametrize("name", PRODUCERS)
+@pytest.mark.parametrize("realization", [0, 1])
+def test_a_table_without_rows_hides_nothing(name: str, realization: int) -> None:
+    places = changed(lambda rows: rows.update({(name, realization): []}))
+    assert places
+    # Each thing that is missing is told, and no check gave up.
+    assert not any("$" in paths for paths in places.values())
+
+
 def test_no_process_is_two_children() -> None:
     def one(rows: Tables) -> None:
         for trial in rows["trials", None][3:]:

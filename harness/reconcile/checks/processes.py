@@ -6,7 +6,7 @@ made before they did are held to the order of their times alone.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from harness.reconcile.checks.steps import step_keys
 from harness.reconcile.findings import ABSENT, Findings, Key, KeyedRows, Row
@@ -137,9 +137,7 @@ def _read_when_asked(findings: Findings, readings: KeyedRows, events: KeyedRows)
     """The witness read at the point that it names: between the producer's event and its next."""
     listed = sorted(events.rows.values(), key=lambda row: row["order"])
     ends = [row["at_ns"] for row in listed[1:]]
-    spans = {
-        row["event"]: (row["at_ns"], end) for row, end in zip(listed, [*ends, None], strict=True)
-    }
+    spans = {row["event"]: (row["at_ns"], end) for row, end in zip_longest(listed, ends)}
     for key, row in readings.rows.items():
         path, read = f"{readings.path(key)}.read_ns", row.get("read_ns")
         if read is None:
