@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.errors import HarnessError, NotEvaluableError
 from harness.plan.recipe import FIXTURE_FILE
-from harness.plan.records import Plan, Stage, TimeoutsS
+from harness.plan.records import Plan, Stage
 from harness.plan.stages import stage_views
 from harness.run.here import job_here, place_checkpoint
 from harness.run.job import Job, Place, write_job
@@ -45,6 +45,7 @@ from harness.stages.listener import address_towards
 
 _NONCE = re.compile(r"\A[0-9a-f]{32}\Z")
 _POLL_S = 0.05
+_AGAIN = "see what the first machine said, then start the run again on every machine"
 
 
 def serve(request: RunRequest, number: int) -> Mapping[str, Any]:
@@ -75,7 +76,17 @@ def serve(request: RunRequest, number: int) -> Mapping[str, Any]:
             except HarnessError as error:
                 # Told when the first machine opens a realization: its record then says so.
                 problem = str(error)
-            outpost = Outpost(request, plan, stage, place, job, post, work, progress, problem)
+            outpost = Outpost(
+                request=request,
+                plan=plan,
+                stage=stage,
+                place=place,
+                job=job,
+                post=post,
+                work=work,
+                progress=progress,
+                problem=problem,
+            )
             return outpost.serve()
 
 
@@ -106,37 +117,30 @@ def _meet(post: Post, plan: Plan) -> None:
     event = post.next(float(timeouts.stage_start_s or 0) + COURIER_START_S)
     if event is None or event.kind != MET:
         reason = "not in time" if event is None else event.reason
-        raise NotEvaluableError("the machines did not meet", got=reason)
+        raise NotEvaluableError(
+            "the machines did not meet",
+            got=reason,
+            hint="start `harness stage` with the same plan and --lead on every machine, all within "
+            "the plan's stage_start_s",
+        )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Outpost:
     """One machine of a run, from the meeting on."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        plan: Plan,
-        stage: Stage,
-        place: Place,
-        job: Job,
-        post: Post,
-        work: Path,
-        progress: Progress,
-        problem: str | None,
-    ) -> None:
-        assert plan.timeouts is not None
-        assert plan.determinism is not None
-        self._request = request
-        self._plan = plan
-        self._stage = stage
-        self._place = place
-        self._job = job
-        self._post = post
-        self._work = work
-        self._progress = progress
-        self._problem = problem
-        self._timeouts: TimeoutsS = plan.timeouts
-        self._environment = child_environment(plan.determinism.num_threads)
+    request: RunRequest
+    plan: Plan
+    """The whole one."""
+    stage: Stage
+    place: Place
+    """Of its courier; a realization has a nonce and a port of its own."""
+    job: Job
+    post: Post
+    work: Path
+    progress: Progress
+    problem: str | None
+    """Why nothing can be realized here; ``None`` where it can."""
 
     def serve(self) -> Mapping[str, Any]:
         """Realize the stage as often as it is opened; returns how the run ended.
@@ -146,10 +150,10 @@ class Outpost:
         """
         realized = 0
         while True:
-            self._progress.update("waiting for the first machine")
-            event = self._next(idle_s(self._plan))
+            self.progress.update("waiting for the first machine")
+            event = self._next(idle_s(self.plan))
             if event is None:
-                raise NotEvaluableError("the first machine is silent")
+                raise NotEvaluableError("the first machine is silent", hint=_AGAIN)
             kind = event.note.get("kind")
             if kind == CLOSE:
                 return event.note
@@ -161,37 +165,40 @@ class Outpost:
                 raise _out_of_turn(event)
 
     def _next(self, timeout_s: float) -> Event | None:
-        event = self._post.next(timeout_s)
+        event = self.post.next(timeout_s)
         if event is not None and event.kind == LOST:
-            raise NotEvaluableError("the first machine is lost", got=event.reason)
+            raise NotEvaluableError("the first machine is lost", got=event.reason, hint=_AGAIN)
         return event
 
     def _realize(self, opened: "Opened") -> tuple[Outcome, Outcome]:
         """Run producer and witness to their end, or until the first machine ends them."""
         out = self._out(opened)
         out.mkdir(parents=True)
-        if self._problem is not None:
+        if self.problem is not None:
             producer, witness = (
-                not_started(f"{child} {self._stage.id}", opened.realization, self._problem)
+                not_started(f"{child} {self.stage.id}", opened.realization, self.problem)
                 for child in ("producer", "witness")
             )
             return producer, witness
-        fixture = self._job.fixture / self._stage.id
+        fixture = self.job.fixture / self.stage.id
         fixture.mkdir(parents=True, exist_ok=True)
         shutil.move(opened.fixture, fixture / FIXTURE_FILE)
-        place = replace(self._place, nonce=opened.nonce, port=opened.port)
-        write_job(out / "job.json", replace(self._job, place=place))
+        timeouts, determinism = self.plan.timeouts, self.plan.determinism
+        assert timeouts is not None
+        assert determinism is not None
+        place = replace(self.place, nonce=opened.nonce, port=opened.port)
+        write_job(out / "job.json", replace(self.job, place=place))
         children = start_pair(
-            [*self._request.producer_argv, "--job", str(out / "job.json")],
+            [*self.request.producer_argv, "--job", str(out / "job.json")],
             out=out,
             realization=opened.realization,
-            checkpoint=self._job.checkpoint,
-            environment={**self._environment, **STAGE_ENVIRONMENT},
-            on_line=self._progress.update,
-            of_stage=self._stage.id,
+            checkpoint=self.job.checkpoint,
+            environment={**child_environment(determinism.num_threads), **STAGE_ENVIRONMENT},
+            on_line=self.progress.update,
+            of_stage=self.stage.id,
         )
         try:
-            deadline = monotonic() + self._timeouts.realization_s
+            deadline = monotonic() + timeouts.realization_s
             while children[0].poll() is None and monotonic() < deadline:
                 event = self._next(_POLL_S)
                 if event is not None and event.note.get("kind") != END:
@@ -206,10 +213,10 @@ class Outpost:
 
     def _report(self, opened: "Opened", outcomes: tuple[Outcome, Outcome]) -> None:
         files = write_report(self._out(opened), outcomes)
-        self._post.send(0, {"kind": REPORT, "realization": opened.realization}, files)
+        self.post.send(0, {"kind": REPORT, "realization": opened.realization}, files)
 
     def _out(self, opened: "Opened") -> Path:
-        return self._work / f"r{opened.realization}" / self._stage.id
+        return self.work / f"r{opened.realization}" / self.stage.id
 
 
 @dataclass(frozen=True, kw_only=True)
