@@ -128,6 +128,18 @@ inline float sum(F x) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
+// The sums of eight vectors, each added as sum() adds it.
+inline void sums(const F* x, float* out) {
+  F four[4], two[2];
+  for (int i = 0; i < 4; i++)
+    four[i] = add(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20), _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+  for (int i = 0; i < 2; i++) {
+    const __m256d a = _mm256_castps_pd(four[2 * i]), b = _mm256_castps_pd(four[2 * i + 1]);
+    two[i] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  store(out, add(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd)));
+}
+
 // The codes of 64 columns (32 bytes) as numbers: 2 x 4 vectors, see nvfp4.h. Two tables give the
 // upper and the lower byte of a code's bfloat16.
 inline void e2m1(const uint8_t* codes, F (*out)[4]) {
@@ -237,6 +249,12 @@ inline void block_scales(const float* s, F* out) {
     for (int lane = 0; lane < kLanes; lane++) out[half].v[lane] = s[2 * (lane / 4) + half];
 }
 
+#endif
+
+#if !defined(ISA_AVX2)
+inline void sums(const F* x, float* out) {
+  for (int i = 0; i < 8; i++) out[i] = sum(x[i]);
+}
 #endif
 
 inline F numbers(const float* p) { return load(p); }
