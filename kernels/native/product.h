@@ -138,8 +138,18 @@ void tile(const float* const* x, const typename C::T* w, int64_t stride, int64_t
       std::memcpy(rest + o * group, w + o * stride + c, (columns - c) * sizeof(T));
     add_group<C, R, O>(x, c, rest, group, sums);
   }
+  if (R * O < 4) {
+    for (int r = 0; r < R; r++)
+      for (int o = 0; o < O; o++) out[r * out_stride + o] = sum(sums[r][o]);
+    return;
+  }
+  F eights[(R * O + 7) / 8 * 8];
+  float joined[(R * O + 7) / 8 * 8];
+#pragma GCC unroll 16
+  for (int i = 0; i < (R * O + 7) / 8 * 8; i++) eights[i] = i < R * O ? sums[i / O][i % O] : zero();
+  for (int i = 0; i < R * O; i += 8) ISA::sums(eights + i, joined + i);
   for (int r = 0; r < R; r++)
-    for (int o = 0; o < O; o++) out[r * out_stride + o] = sum(sums[r][o]);
+    for (int o = 0; o < O; o++) out[r * out_stride + o] = joined[r * O + o];
 }
 
 template <class C, int R, int O>
@@ -208,6 +218,17 @@ void packed_rows(const float* const* x, const Weight& weight, int64_t begin, int
     }
     for (int r = 0; r < R; r++) out[r * out_stride + o - begin] = sum(add(sums[r][0], sums[r][1]));
   }
+}
+
+// Rows [begin, end) of a bfloat16 weight in float32, written to `panel`: for many rows they are
+// widened once, not with each kTileRows. The products are the same.
+inline Weight widened_rows(const Weight& weight, int64_t begin, int64_t end, float* panel) {
+  const int64_t columns = weight.columns, padded = padded_columns(kBFloat16, columns);
+  for (int64_t o = begin; o < end; o++)
+    put_in_order(kBFloat16, reinterpret_cast<const uint16_t*>(weight.data + o * weight.row_bytes),
+                 columns, panel + (o - begin) * padded);
+  return {kFloat32, reinterpret_cast<const char*>(panel), padded,
+          padded * int64_t(sizeof(float)), nullptr};
 }
 
 template <int R, int O>
