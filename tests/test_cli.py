@@ -708,6 +708,13 @@ def test_verifying_evidence_loads_nothing_heavy(repo_root: Path, folder: str) ->
     assert names.isdisjoint({*HEAVY, "hydra", "kernels", "pandas"})
 
 
+def test_a_run_loads_nothing_for_tables_before_its_children_run() -> None:
+    code = "import sys, harness.cli.run; print(*sys.modules)"
+    names = set(python("-c", code).stdout.split())
+    assert "harness.run.supervisor" in names
+    assert names.isdisjoint({*HEAVY, "numpy", "pyarrow", "kernels", "harness.cli.multirun"})
+
+
 def test_help_loads_almost_nothing() -> None:
     result = python("-X", "importtime", "-m", "harness", "--help")
     names = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}

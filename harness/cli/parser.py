@@ -206,7 +206,7 @@ def _evidence(commands: "argparse._SubParsersAction[Parser]") -> None:
     _store(show)
     _reading(group)
     verify = _command(
-        group, "verify", "harness.cli.audits:verify", "check and re-audit all of a store"
+        group, "verify", "harness.cli.verification:verify", "check and re-audit all of a store"
     )
     verify.add_argument("store", nargs="?", default="evidence", help="folder, or address")
     verify.add_argument("--plans", type=Path, help="folder of frozen plans to check as well")

@@ -4,7 +4,6 @@ import signal
 import sys
 from argparse import Namespace
 
-from harness.cli.multirun import multirun
 from harness.cli.output import safe
 from harness.cli.project import config_dir, run_request
 from harness.errors import InvalidInputError
@@ -16,6 +15,8 @@ def run(options: Namespace) -> int:
     """Run what the overrides name; returns the exit code of its verdict."""
     folder = config_dir(options.config_dir)
     if options.multirun:
+        from harness.cli.multirun import multirun  # what sweeps need, of no use to one run
+
         return multirun(options, folder)
     if options.freeze or options.resume:
         raise InvalidInputError(

@@ -7,6 +7,7 @@ Data only: knows nothing of how the columns were observed, judged, written or re
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -34,12 +35,12 @@ class Table:
         """How a column's values came to be: ``measured`` unless :data:`LABELS` says otherwise."""
         return LABELS.get(f"{self.name}.{column}", "measured")
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """Arrow schema of the columns, in order."""
         return _schema(self.columns)
 
-    @property
+    @cached_property
     def earlier_schema(self) -> pa.Schema:
         """The same without the later columns: of tables that earlier releases wrote."""
         return _schema({k: kind for k, kind in self.columns.items() if k not in self.later})

@@ -67,16 +67,16 @@ def check_bounds(meta: Any, data: bytes, *, max_bytes: int, max_cells: int) -> P
     """
     if meta.num_row_groups * meta.num_columns > _MAX_CHUNKS:
         raise ValueError(f"{meta.num_row_groups} row groups")
-    groups = range(meta.num_row_groups)
-    rows = sum(meta.row_group(group).num_rows for group in groups)
+    groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
+    rows = sum(group.num_rows for group in groups)
     if rows != meta.num_rows:
         raise ValueError(f"row groups hold {rows} rows, the footer says {meta.num_rows}")
     num_bytes = cells = 0
     for group in groups:
         for index in range(meta.num_columns):
-            column = meta.row_group(group).column(index)
+            column = group.column(index)
             num_bytes += column.total_uncompressed_size
-            cells += max(column.num_values, meta.row_group(group).num_rows)
+            cells += max(column.num_values, group.num_rows)
             if num_bytes > max_bytes or cells > max_cells:
                 raise ValueError(
                     f"too large: at least {num_bytes} bytes in {cells} values, more than "
@@ -139,7 +139,8 @@ def _struct(
     numbers: dict[int, int] = {}
     structs: dict[int, dict[int, int]] = {}
     field = 0
-    while mark := _byte(data, at, end):
+    # Headers are many, so what most of their bytes are is read here and not by a call each.
+    while mark := data[at] if at < end else _byte(data, at, end):
         at += 1
         kind = mark & 15
         if mark >> 4:
@@ -147,8 +148,7 @@ def _struct(
         else:
             field, at = _signed(data, at, end)
         if kind in _INTEGERS:
-            byte = _byte(data, at, end)
-            if byte < 128:  # most numbers, and headers are many
+            if at < end and (byte := data[at]) < 128:
                 numbers[field], at = (byte >> 1) ^ -(byte & 1), at + 1
             else:
                 numbers[field], at = _signed(data, at, end)

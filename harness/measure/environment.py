@@ -29,8 +29,6 @@ RAM_ID = f"{NODE_ID}.ram"
 ACCELERATOR_ID = "accelerator0"
 VRAM_ID = f"{ACCELERATOR_ID}.vram"
 GPU_ID = "gpu{}"
-GPU_FACTS = ("gpu", "cuda_")
-"""How the names of facts about GPUs and their driver begin."""
 CPU_ID = "cpu0"
 _DISTRIBUTIONS = ("torch", "numpy", "safetensors", "tokenizers", "pyarrow", "triton")
 ENVIRONMENT_VARIABLES = (

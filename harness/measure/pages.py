@@ -12,7 +12,8 @@ Four kinds are counted, each outside the declared arenas:
 
 Swapped pages count as held. Unplanned bytes are the sum over the kinds of the growth beyond the
 baseline, each at least 0, so that a kind which shrank cannot hide one which grew; files are
-compared one by one for the same reason. :data:`BLIND_SPOTS` lists what cannot be seen this way.
+compared one by one for the same reason. ``BLIND_SPOTS`` in :mod:`harness.measure.words` lists what
+cannot be seen this way.
 Knows nothing of plans or of who declares arenas.
 """
 
@@ -26,18 +27,6 @@ from harness.measure.readings import ArenaReading, DeclaredArena
 
 Kind = Literal["private_anonymous", "shared_anonymous", "memfd", "file", "kernel"]
 Identity = tuple[int, int, int]
-
-BLIND_SPOTS = (
-    "whatever the process held before the baseline was taken",
-    "copies inside freed-and-kept heap pages that were resident at the baseline",
-    "copies made and dropped again between two readings",
-    "bytes inside the declared arenas other than the planned ones",
-    "files on a memory file system that are neither mapped nor open as memfd",
-    "kernel buffers such as pipes and sockets, and the page cache",
-    "memory of other processes and of devices",
-    "clean pages of executable ELF files",
-)
-"""Where a copy would not be seen by a reading of ``/proc``; for a record to state."""
 
 _KERNEL_NAMES = ("[vdso]", "[vsyscall]", "[vvar", "[uprobes]")
 _SHARED_NAMES = ("/SYSV", "[anon_shmem:", "/anon_hugepage")

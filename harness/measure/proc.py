@@ -208,6 +208,14 @@ def parse_maps(data: bytes, *, where: str = "maps") -> tuple[MemoryMapping, ...]
     return tuple(mappings)
 
 
+_USED_SIZES = frozenset(
+    (
+        *(b"Rss", b"Anonymous", b"Private_Clean", b"Private_Dirty"),
+        *(b"Private_Hugetlb", b"Shared_Hugetlb", b"Swap"),
+    )
+)
+
+
 def _usage(mapping: MemoryMapping, sizes: Mapping[bytes, int], where: str) -> MappingUsage:
     try:
         return MappingUsage(
@@ -231,16 +239,17 @@ def _usages(data: bytes, where: str) -> Iterator[MappingUsage]:
     mapping: MemoryMapping | None = None
     sizes: dict[bytes, int] = {}
     for line in data.split(b"\n"):
-        if not line:
-            continue
-        fields = line.split()
-        if mapping is not None and len(fields) == 3 and fields[2] == b"kB" and fields[1].isdigit():
-            sizes[fields[0].removesuffix(b":")] = int(fields[1]) * 1024
-        elif (header := _mapping(line)) is not None:
+        # A field's name begins with a capital, an address does not. Few of the fields are used.
+        name = line.partition(b":")[0] if b"A" <= line[:1] <= b"Z" else None
+        if name in _USED_SIZES and mapping is not None:
+            fields = line.split()
+            if len(fields) == 3 and fields[2] == b"kB" and fields[1].isdigit():
+                sizes[name] = int(fields[1]) * 1024
+        elif name is None and line and (header := _mapping(line)) is not None:
             if mapping is not None:
                 yield _usage(mapping, sizes, where)
             mapping, sizes = header, {}
-        elif mapping is None:
+        elif line and mapping is None:
             raise _malformed(where, line)
     if mapping is not None:
         yield _usage(mapping, sizes, where)

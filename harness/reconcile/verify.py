@@ -4,63 +4,27 @@ A record that today's rules judge differently is reported, never rewritten. Know
 verdicts; what is wrong with a file is ``evidence``'s question, what a record says is ``audit``'s.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ContradictionError, ExitCode, HarnessError
 from harness.evidence.log.state import LogState, log_state
-from harness.evidence.record import (
-    LoadedRecord,
-    LoadedVerdict,
-    RememberingRecord,
-    VerdictLine,
-    load_record,
-    load_verdict,
-    verdicts_by_record,
-)
+from harness.evidence.record import LoadedRecord, LoadedVerdict, verdicts_by_record
 from harness.evidence.scan import Problem
 from harness.evidence.signing.keys import AllowedKeys
 from harness.evidence.store import Store
 from harness.evidence.verify import verify_store
 from harness.plan.load import parse_plan
-from harness.reconcile.judge import LayoutFor, exit_code, judge
-from harness.reconcile.verdict import Verdict
+from harness.reconcile.judge import LayoutFor, judge
+from harness.reconcile.reaudit import Reaudit, not_audited, reaudit
 
+Elsewhere = Callable[[str, str | None], Reaudit]
+"""Has another process audit a record of the store, given its digest and its newest verdict's.
 
-@dataclass(frozen=True, kw_only=True)
-class Reaudit:
-    """One record as it is judged today, beside its newest stored verdict."""
-
-    record: str
-    """The record's digest."""
-    experiment: str | None
-    status: str | None
-    """Today's status; ``None`` when the record could not be audited."""
-    stored_verdict: str | None
-    """Digest of the newest verdict of the store; ``None`` when there is none."""
-    stored_status: str | None
-    changes: tuple[str, ...]
-    """How today's verdict differs from the stored one, sorted; empty when it does not."""
-    num_differences: int
-    problem: str | None
-    """Why it could not be audited."""
-    problem_code: ExitCode | None = None
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """Exit code that this record alone would give.
-
-        A stored failure that fails again is sound evidence of a failure; a record that was never
-        judged counts by today's verdict.
-        """
-        if self.problem_code is not None:
-            return self.problem_code
-        if self.changes:
-            return ExitCode.FAILED
-        if self.stored_verdict is not None or self.status is None:
-            return ExitCode.PASSED
-        return exit_code(self.status)
+Raises HarnessError when it gave no answer, and is not asked again then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +55,7 @@ def verify(
     *,
     layout_for: LayoutFor | None,
     keys: AllowedKeys | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> VerifyReport:
     """Verify a store, and optionally a folder of frozen plans.
 
@@ -99,20 +64,31 @@ def verify(
         plans: A folder of plans with sidecars and manifests, or ``None``.
         layout_for: Gives a family's layout; ``None`` audits without layouts.
         keys: Whose signatures every record must carry; ``None`` asks for none.
+        elsewhere: Audits records beside this process; ``None`` audits all of them here.
 
     Raises:
         EvidenceError: When a folder does not exist.
     """
-    problems = verify_store(root, plans=plans, keys=keys)
     store = Store(root)
-    verdicts = verdicts_by_record(store)
-    records = tuple(
-        _reaudit(store, digest, verdicts.get(digest, []), layout_for)
-        for digest in store.digests("records")
-    )
+    stored = {record: lines[-1].digest for record, lines in verdicts_by_record(store).items()}
+    # Statements grow with the tables they name: the last one to be audited is then a short one.
+    digests = sorted(store.digests("records"), key=lambda each: -store.size("records", each))
+    waiting = deque(digests)
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        asked = pool.submit(_ask, elsewhere, waiting, stored) if elsewhere is not None else None
+        problems = verify_store(root, plans=plans, keys=keys)
+        records = [
+            reaudit(store, digest, stored.get(digest), layout_for=layout_for)
+            for digest in _taken(waiting)
+        ]
+        records += asked.result() if asked is not None else []
+    finally:
+        waiting.clear()
+        pool.shutdown(wait=False)
     return VerifyReport(
         problems=tuple(problems),
-        records=records,
+        records=tuple(sorted(records, key=lambda entry: entry.record)),
         log=log_state(root),
         num_keys=None if keys is None else len(keys.keys),
     )
@@ -159,59 +135,21 @@ def uphold(
         )
 
 
-def _reaudit(
-    store: Store, digest: str, stored: Sequence[VerdictLine], layout_for: LayoutFor | None
-) -> Reaudit:
-    newest = load_verdict(stored[-1].digest, store) if stored else None
-    verdict, problem, code, experiment = None, None, None, None
-    try:
-        record = RememberingRecord(**vars(load_record(digest, store)))
-        experiment = record.predicate.experiment
-        plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest)
-        verdict = judge(plan, record, layout_for=layout_for)
-    except HarnessError as error:
-        problem, code = str(error), error.exit_code
-    changes = _changes(newest, verdict) if newest is not None and verdict is not None else []
-    return Reaudit(
-        record=digest,
-        experiment=experiment,
-        status=None if verdict is None else verdict.status,
-        stored_verdict=None if newest is None else newest.digest,
-        stored_status=None if newest is None else newest.predicate.status,
-        changes=tuple(changes),
-        num_differences=0 if verdict is None else len(verdict.differences),
-        problem=problem,
-        problem_code=code,
-    )
+def _taken(waiting: deque[str]) -> Iterator[str]:
+    """Takes one after another, also while others take from it."""
+    while True:
+        try:
+            yield waiting.popleft()
+        except IndexError:
+            return
 
 
-def _changes(stored: LoadedVerdict, verdict: Verdict) -> list[str]:
-    before, now = stored.predicate, verdict
-    changes = []
-    if before.status != now.status:
-        changes.append(f"status: {before.status} then, {now.status} now")
-    if before.result_digest != now.result_digest:
-        changes.append(f"result digest: {before.result_digest} then, {now.result_digest} now")
-    old = {check.id: (check.kind, check.status) for check in before.checks}
-    new = {check.id: (check.kind, check.status) for check in now.checks}
-    for identifier in sorted(old.keys() | new.keys()):
-        one, other = old.get(identifier), new.get(identifier)
-        if one != other:
-            changes.append(f"{identifier}: {_words(one)} then, {_words(other)} now")
-    return sorted(changes) or _moved(stored, verdict)
-
-
-def _moved(stored: LoadedVerdict, verdict: Verdict) -> list[str]:
-    """Say so when equal statuses rest on other differences."""
-    try:
-        before = {(row["check"], row["path"]) for row in stored.differences()}
-    except HarnessError:
-        return ["differences: those of then cannot be read"]
-    now = {(difference.check, difference.path) for difference in verdict.differences}
-    if before == now:
-        return []
-    return [f"differences: {len(before - now)} gone, {len(now - before)} new"]
-
-
-def _words(check: tuple[str, str] | None) -> str:
-    return "absent" if check is None else f"{check[1]} ({check[0]})"
+def _ask(elsewhere: Elsewhere, waiting: deque[str], stored: Mapping[str, str]) -> list[Reaudit]:
+    """What the other process found; it is left alone once it gave no answer."""
+    found = []
+    for digest in _taken(waiting):
+        try:
+            found.append(elsewhere(digest, stored.get(digest)))
+        except HarnessError as error:
+            return [*found, not_audited(digest, error)]
+    return found

@@ -28,7 +28,7 @@ from harness.evidence.statement import (
 from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
 from harness.measure.clock import utc_timestamp
-from harness.measure.pages import BLIND_SPOTS
+from harness.measure.words import BLIND_SPOTS
 from harness.plan.binding import Binding
 from harness.plan.environment import Environment, environment_document
 from harness.plan.load import LoadedPlan

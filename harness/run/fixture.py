@@ -25,7 +25,7 @@ from harness.errors import InvalidInputError
 from harness.evidence.source import package_digest
 from harness.measure.cpu import cpu_model, instruction_set, read_cpuinfo
 from harness.measure.distributions import installed_version
-from harness.measure.environment import GPU_FACTS
+from harness.measure.words import GPU_FACTS
 from harness.plan.environment import Fact
 from harness.plan.load import LoadedPlan, load_plan
 from harness.plan.recipe import FIXTURE_FILE, recipe_digest

@@ -28,7 +28,6 @@ from harness.plan.records import Plan, Stage, TimeoutsS
 from harness.run.job import Job, Place, write_job
 from harness.run.post import LOST, MET, PARCEL, Event, Post
 from harness.run.processes import Outcome, not_started
-from harness.run.reports import take_report
 from harness.run.request import Address
 from harness.run.watching import STAGE_ENVIRONMENT
 from harness.stages.listener import listen
@@ -217,6 +216,8 @@ def _received(machine: _Machine, event: Event) -> None:
     realization, awaited = event.note.get("realization"), machine.awaited
     is_awaited = awaited is not None and type(realization) is int and realization == awaited[0]
     if kind == REPORT and awaited is not None and is_awaited:
+        from harness.run.reports import take_report  # reads tables: long to load
+
         (number, out), machine.awaited = awaited, None
         (producer, witness), refused = take_report(folder, out, machine.stage.id, number)
         if refused:

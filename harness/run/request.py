@@ -34,7 +34,7 @@ class RunRequest:
     as_json: bool = False
     command: tuple[str, ...] = ()
     """The command line as given; redacted before it is recorded."""
-    producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producer")
+    producer_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.producing")
     fixture_argv: tuple[str, ...] = (sys.executable, "-m", "harness.run.fixture")
     stage_port: int = 0
     """At which the first stage of a chain listens; 0 for a free one."""

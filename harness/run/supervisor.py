@@ -14,28 +14,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.adapters.families import layout_for
-from harness.canonical import read_bounded
 from harness.errors import (
     ExitCode,
     InvalidInputError,
     NotEvaluableError,
     PlanError,
 )
-from harness.evidence.store import Store
 from harness.measure.clock import utc_timestamp
 from harness.plan.check import check_plan
-from harness.plan.load import MAX_PLAN_BYTES, LoadedPlan, load_plan
-from harness.plan.manifest import MAX_MANIFEST_BYTES, load_manifest, manifest_path
+from harness.plan.load import LoadedPlan, load_plan
+from harness.plan.manifest import load_manifest
 from harness.plan.nodes import has_nodes
 from harness.plan.records import Checkpoint, Plan
 from harness.plan.request import layout_request
-from harness.run.assemble import Assembly, Gathered, TableFolder, assemble
 from harness.run.child import CRASHED
-from harness.run.observed import Observed, take_observed
 from harness.run.pair import WITNESS_END_S, start_pair
 from harness.run.prepare import Prepared, prepare
 from harness.run.processes import Child, Outcome, child_environment, not_started
@@ -43,8 +39,11 @@ from harness.run.progress import Progress
 from harness.run.request import RunRequest
 from harness.run.runnable import require_runnable
 from harness.run.staged import StagedRun, realize_stages, unstarted
-from harness.run.summary import print_summary, summarize
 from harness.run.workplace import work_folder
+
+if TYPE_CHECKING:
+    from harness.run.assemble import Gathered
+    from harness.run.observed import Observed
 
 PACKAGE_ROOT = Path(harness.__file__).resolve().parent.parent
 
@@ -57,8 +56,8 @@ class Completed:
     """The record's digest."""
     prepared: Prepared
     outcomes: Sequence[Outcome]
-    gathered: Gathered
-    observed: Observed
+    gathered: "Gathered"
+    observed: "Observed"
     """What armed producers observed; empty where none was armed."""
     verdict: Mapping[str, Any]
     exit_code: int
@@ -72,6 +71,9 @@ def run(request: RunRequest) -> int:
     """
     with Progress() as progress:
         completed = execute(request, progress)
+    from harness.evidence.store import Store
+    from harness.run.summary import print_summary, summarize
+
     summary = summarize(
         experiment=request.experiment,
         loaded=completed.prepared.loaded,
@@ -99,8 +101,12 @@ def execute(request: RunRequest, progress: Progress) -> Completed:
         prepared = prepare(request, checked, work, progress, stack)
         outcomes = _produce(request, prepared, work, progress)
         progress.update("assembling the record")
-        digest, gathered = _record(request, prepared, work, outcomes, started_at)
-        observed = take_observed(Store(request.store), work, prepared.num_realizations)
+        # What reads tables is loaded when there are some, and keeps nobody from starting.
+        from harness.run.recording import record_run
+
+        digest, gathered, observed = record_run(
+            request, prepared, work, outcomes, started_at=started_at, package_root=PACKAGE_ROOT
+        )
         progress.update("audit")
         verdict, code = _audit(request, prepared, digest)
         if prepared.machines is not None:
@@ -265,48 +271,6 @@ def _realize(
     ended = producer.wait(prepared.timeouts.realization_s)
     # The witness ends by itself once the producer's end of the socket is closed.
     return [ended, witness.wait(WITNESS_END_S)]
-
-
-def _folders(prepared: Prepared, work: Path) -> list[TableFolder]:
-    """Where the children of a run wrote their tables."""
-    realizations = [(index, work / f"r{index}") for index in range(prepared.num_realizations)]
-    found = []
-    for realization, folder in [*realizations, (None, prepared.job.fixture)]:
-        stages = prepared.loaded.plan.stages
-        if stages is None:
-            found.append(TableFolder(path=folder, realization=realization))
-            continue
-        found += [
-            TableFolder(path=folder / stage.id, realization=realization, stage=number)
-            for number, stage in enumerate(stages)
-        ]
-    return found
-
-
-def _record(
-    request: RunRequest,
-    prepared: Prepared,
-    work: Path,
-    outcomes: list[Outcome],
-    started_at: str,
-) -> tuple[str, Gathered]:
-    reference = _pinned(prepared.loaded).manifest
-    path = manifest_path(prepared.job.plan.parent, reference)
-    assembly = Assembly(
-        experiment=request.experiment,
-        loaded=prepared.loaded,
-        plan_bytes=read_bounded(prepared.job.plan, max_bytes=MAX_PLAN_BYTES),
-        manifest_bytes=read_bounded(path, max_bytes=MAX_MANIFEST_BYTES),
-        binding=prepared.binding,
-        environment=prepared.environment,
-        folders=_folders(prepared, work),
-        outcomes=outcomes,
-        package_root=PACKAGE_ROOT,
-        command=request.command,
-        started_at=started_at,
-        planted_fault=request.planted_fault,
-    )
-    return assemble(Store(request.store), work, assembly)
 
 
 def _audit(request: RunRequest, prepared: Prepared, digest: str) -> tuple[dict[str, Any], int]:

@@ -136,7 +136,7 @@ class Memory:
             resource_id=self.resource_id,
             kind=self.kind,
             capacity_bytes=self.capacity_bytes,
-            blocks=self.blocks,
+            blocks=self.blocks.throwaway(),
         )
 
     def unreserve(self, arena: Arena) -> None:

@@ -47,6 +47,9 @@ class Blocks(Protocol):
             OSError: When there is no room.
         """
 
+    def throwaway(self) -> "Blocks":
+        """Where blocks come from that nobody measures, and that leave nothing behind."""
+
 
 class HostPages:
     """Mappings of whole pages."""
@@ -59,13 +62,25 @@ class HostPages:
         """Map one."""
         return MappedBacking(self.rounded(size_bytes))
 
+    def throwaway(self) -> Blocks:
+        """Mappings of whole pages that are not shared."""
+        return PassingPages()
+
+
+class PassingPages(HostPages):
+    """Private mappings: what is only read of them is one page of zeros, and is not made first."""
+
+    def take(self, size_bytes: int) -> Backing:
+        """Map one."""
+        return MappedBacking(self.rounded(size_bytes), mmap.MAP_PRIVATE)
+
 
 class MappedBacking:
-    """A shared anonymous mapping of its own."""
+    """An anonymous mapping of its own, shared unless it is said to be private."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, sharing: int = mmap.MAP_SHARED) -> None:
         self._size_bytes = size_bytes
-        self._mapping = mmap.mmap(-1, size_bytes)
+        self._mapping = mmap.mmap(-1, size_bytes, flags=sharing | mmap.MAP_ANONYMOUS)
         anchor = (ctypes.c_char * size_bytes).from_buffer(self._mapping)
         self._address = ctypes.addressof(anchor)
         del anchor

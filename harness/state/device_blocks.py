@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from harness.errors import ResourceError
-from harness.state.backing import Backing, HostPages, MappedBacking
+from harness.state.backing import Backing, Blocks, HostPages, MappedBacking
 from harness.state.driver import Driver, Segment
 
 MIB = 1 << 20
@@ -55,6 +55,10 @@ class DeviceBlocks:
     def take(self, size_bytes: int) -> "DeviceBacking":
         """Take one from a pool of its own."""
         return DeviceBacking(self._driver, size_bytes)
+
+    def throwaway(self) -> Blocks:
+        """The same."""
+        return self
 
 
 class DeviceBacking:
@@ -118,6 +122,10 @@ class PinnedPages(HostPages):
         if self.rounded(size_bytes) > MAX_PINNED_BYTES:
             return super().take(size_bytes)
         return PinnedBacking(self._driver, self.rounded(size_bytes))
+
+    def throwaway(self) -> Blocks:
+        """The same."""
+        return self
 
 
 class PinnedBacking(MappedBacking):

@@ -47,6 +47,9 @@ class FakeBlocks:
     def take(self, size_bytes: int) -> "FakeBacking":
         return FakeBacking(size_bytes)
 
+    def throwaway(self) -> "FakeBlocks":
+        return self
+
 
 class FakeBacking:
     address = 0

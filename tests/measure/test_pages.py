@@ -2,16 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.measure.pages import (
-    BLIND_SPOTS,
-    ArenaRegistry,
-    PageCount,
-    count_pages,
-    file_name,
-    kind_of,
-)
+from harness.measure.pages import ArenaRegistry, PageCount, count_pages, file_name, kind_of
 from harness.measure.proc import Descriptor, MappingUsage, MemoryMapping
 from harness.measure.readings import DeclaredArena
+from harness.measure.words import BLIND_SPOTS
 
 PAGE = 4096
 ZERO = "/dev/zero (deleted)"

@@ -31,7 +31,7 @@ from harness.evidence.statement import (
 )
 from harness.evidence.store import Store
 from harness.evidence.tables import WrittenTable
-from harness.measure.pages import BLIND_SPOTS
+from harness.measure.words import BLIND_SPOTS
 from harness.plan import records
 from harness.plan.checks import ACCEPTANCE, STATE_CHECKS, TELEMETRY
 from harness.plan.documents import plan_to_document

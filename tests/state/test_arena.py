@@ -27,6 +27,29 @@ def mapped_at(arena: Arena) -> list[str]:
         return [line for line in maps if line.startswith(f"{arena.address:x}-")]
 
 
+def anonymous_bytes() -> int:
+    """Of the whole process: a private mapping may have been merged with its neighbours."""
+    with open("/proc/self/smaps_rollup") as rollup:
+        return next(int(line.split()[1]) for line in rollup if line.startswith("Anonymous:")) << 10
+
+
+def test_throwaway_state_takes_pages_where_it_is_written_only() -> None:
+    kept, size = memory(1 << 25), 1 << 24
+    passing = kept.throwaway().allocate(
+        "passing", [TensorSpec(name="w", dtype="uint8", shape=(size,))]
+    )
+    begin = anonymous_bytes()
+    assert not passing.tensors["w"].any()
+    read = anonymous_bytes()
+    passing.tensors["w"].fill_(1)
+    written = anonymous_bytes()
+    assert read - begin < size // 4
+    assert written - read > size // 4 * 3
+    assert (passing.release(), kept.allocated_bytes) == (0, 0)
+    (line,) = mapped_at(kept.allocate("real", SPECS))
+    assert line.split()[1] == "rw-s"
+
+
 def test_requested_and_allocated_are_two_columns() -> None:
     arena = memory().allocate("x", SPECS)
     assert arena.requested_bytes == 3 * 5 * 2 + 7 * 4 + 1

@@ -4,7 +4,7 @@ What a machine said of itself before the run is held against what the stage's ow
 of the machine it ran on.
 """
 
-from harness.measure.environment import GPU_FACTS
+from harness.measure.words import GPU_FACTS
 from harness.plan.nodes import fact_text, facts_of, misplaced
 from harness.reconcile.findings import ABSENT, Findings, Key, Row
 from harness.reconcile.view import Subject

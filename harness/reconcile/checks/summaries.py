@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 
 from harness.evidence.predicates import PLANTED_FAULT
-from harness.measure.pages import BLIND_SPOTS
+from harness.measure.words import BLIND_SPOTS
 from harness.reconcile.checks.memory import SETTLED, shrinkage
 from harness.reconcile.findings import ABSENT, Findings
 from harness.reconcile.intent import planned_bytes, recomputed_status

@@ -1,0 +1,35 @@
+"""``harness evidence verify``, from before anything heavy is loaded.
+
+A second process that audits records loads what it needs while this one does the same.
+"""
+
+import gc
+import os
+from argparse import Namespace
+from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from harness.run.reaudits import Reauditor, is_worth_it
+
+
+def verify(options: Namespace) -> int:
+    """Check every file of a store, audit every record again, and analyse every study again."""
+    # numpy would start a thread for products of matrices, which looks for work on the other core.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    store = Path(options.store)
+    with Reauditor(store) if is_worth_it(store) else nullcontext() as reauditor:
+        code: int = _loaded("harness.cli.store_audit").verify(options, reauditor)
+    return code
+
+
+def _loaded(name: str) -> ModuleType:
+    """Import a module, without looking for garbage among what modules are made of."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if was_enabled:
+            gc.enable()
