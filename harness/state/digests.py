@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,24 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
         raise ValueError("expected a contiguous tensor; make a contiguous copy first")
     flat: memoryview = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
     return flat
+
+
+def copy_rows(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy to contiguous rows of equal shape; to a device, the copy may still run afterwards.
+
+    On the CPU the calling thread copies alone, and lets others run: they may be hashing.
+    """
+    if not (target.is_cpu and source.is_cpu):
+        target.copy_(source, non_blocking=True)
+    elif target.dtype is source.dtype and source.is_contiguous():
+        np.copyto(_plain(target), _plain(source))
+    else:
+        for into, piece in zip(pieces(target), pieces(source), strict=True):
+            into.copy_(piece)
+
+
+def _plain(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
+    return np.frombuffer(tensor_bytes(tensor), dtype=np.uint8)
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:

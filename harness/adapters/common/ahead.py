@@ -1,0 +1,70 @@
+"""Reading several tensors ahead of the one that is wanted, none over bytes still in use.
+
+Knows a source of tensors and where each tensor goes; bytes and digests are the source's matter.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+import torch
+
+from harness.adapters.common.marks import mark_unwritten
+from harness.realize.adapter import TensorSource
+
+MAX_AHEAD = 16
+"""Tensors begun and not yet handed out, however small they are."""
+
+Placed = tuple[str, torch.Tensor]
+"""A key, and where its tensor goes."""
+
+
+def read_ahead(
+    source: TensorSource,
+    wanted: Iterable[Placed],
+    arrived: Callable[[str], None] = lambda key: None,
+) -> Iterator[Placed]:
+    """Read every tensor into its target; hands them out in order, each when its bytes are checked.
+
+    A target may overlap earlier ones: its reading begins when the caller has come back from what
+    was read there, and ``arrived`` has returned for it. Each target is marked before, so that one
+    that the source never wrote shows. Close it (:func:`contextlib.closing`), so that nothing is
+    written into targets once it is left, however it is left.
+
+    Args:
+        source: Where the bytes come from.
+        wanted: In the order in which they are handed out.
+        arrived: Waits until nothing reads the target of a tensor that was handed out any more.
+    """
+    begun: deque[tuple[Placed, Callable[[], None]]] = deque()
+    given: deque[Placed] = deque()
+    try:
+        for placed in wanted:
+            while len(begun) == MAX_AHEAD or any(_overlap(placed, each) for each, _ in begun):
+                yield _finished(begun, given)
+            while len(given) > MAX_AHEAD or any(_overlap(placed, each) for each in given):
+                arrived(given.popleft()[0])
+            mark_unwritten(placed[1])
+            begun.append((placed, source.begin(*placed)))
+        while begun:
+            yield _finished(begun, given)
+    finally:
+        for _, finish in begun:
+            # What went wrong first is what is told.
+            with suppress(Exception):
+                finish()
+
+
+def _finished(begun: deque[tuple[Placed, Callable[[], None]]], given: deque[Placed]) -> Placed:
+    placed, finish = begun.popleft()
+    finish()
+    given.append(placed)
+    return placed
+
+
+def _overlap(one: Placed, other: Placed) -> bool:
+    first, second = one[1], other[1]
+    return (
+        first.data_ptr() < second.data_ptr() + second.nbytes
+        and second.data_ptr() < first.data_ptr() + first.nbytes
+    )
