@@ -1,39 +1,43 @@
 """Marks that show, from the bytes alone, where nothing was ever written. Knows no family."""
 
-from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 _MARK = 0xFF
 _EDGE_BYTES = 16
-_WORD = torch.int64
-_ALONE_ROWS = 1 << 13
-"""Torch looks at so many edges on the calling thread alone; others may be hashing."""
 
 
 def mark_unwritten(tensor: torch.Tensor) -> None:
     """Put a bit pattern that no weights have (negative NaNs) at the end of each row."""
-    for edges in _edges(tensor):
-        edges.fill_(-1 if edges.dtype is _WORD else _MARK)
+    if tensor.is_cpu:
+        words = _words(tensor)
+        words[...] = np.iinfo(words.dtype).max
+    else:
+        _edges(tensor).fill_(_MARK)
 
 
 def is_unwritten(tensor: torch.Tensor) -> bool:
     """Whether some row (the whole of a vector) still ends in nothing but marks."""
-    return any(
-        bool((edges == (-1 if edges.dtype is _WORD else _MARK)).all(dim=1).any())
-        for edges in _edges(tensor)
-        if edges.numel()
-    )
+    if tensor.is_cpu:
+        words = _words(tensor)
+        marked = np.iinfo(words.dtype).max
+        # The last word alone decides nearly always, in a fifth of the time.
+        return bool(
+            words.size and words[:, -1].max() == marked and (words == marked).all(axis=1).any()
+        )
+    edges = _edges(tensor)
+    return bool(edges.numel()) and bool((edges.amin(dim=1) == _MARK).any())
 
 
-def _edges(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+def _words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
+    """The edges of a tensor on the host, as few words as they are, by the calling thread alone."""
+    edges = _edges(tensor).numpy()
+    return edges.view(np.uint64) if edges.shape[1] == _EDGE_BYTES else edges
+
+
+def _edges(tensor: torch.Tensor) -> torch.Tensor:
     """Last bytes of each row; of all bytes, marking and looking would be the largest cost."""
     num_rows = tensor.shape[0] if tensor.ndim == 2 else 1
-    rows = tensor.reshape(num_rows, -1).view(torch.uint8)
-    size = _WORD.itemsize
-    is_worded = rows.shape[1] >= _EDGE_BYTES and not rows.shape[1] % size
-    if is_worded and not rows.storage_offset() % size:
-        edges = rows.view(_WORD)[:, -_EDGE_BYTES // size :]
-    else:
-        edges = rows[:, -_EDGE_BYTES:]
-    return edges.split(_ALONE_ROWS) if edges.is_cpu else (edges,)
+    return tensor.reshape(num_rows, -1).view(torch.uint8)[:, -_EDGE_BYTES:]
