@@ -10,7 +10,7 @@ from harness.realize.adapter import Executor
 from harness.realize.observe import locate
 from harness.realize.realizer import Activation
 from harness.state.arena import Arena, Memory
-from harness.state.digests import tensor_digest
+from harness.state.digests import tensor_digests
 from harness.team import Team
 
 Row = dict[str, object]
@@ -19,19 +19,14 @@ Row = dict[str, object]
 def tensor_rows(
     arenas: Mapping[str, Arena], intents: Iterable[Materialization], point: str, team: Team
 ) -> list[Row]:
-    """Hash every tensor of every required residency: rows of the ``tensors`` table.
-
-    A device's tensors are hashed by the calling thread, to which the device belongs.
-    """
+    """Hash every tensor of every required residency: rows of the ``tensors`` table."""
     found = [
         (intent.id, name, tensor)
         for intent in intents
         if intent.role == "required_residency" and intent.id in arenas
         for name, tensor in arenas[intent.id].tensors.items()
     ]
-    digests = (Team() if any(not each.is_cpu for *_, each in found) else team).each(
-        tensor_digest, (tensor for *_, tensor in found)
-    )
+    digests = tensor_digests((tensor for *_, tensor in found), team)
     return [
         {
             "materialization_id": identifier,

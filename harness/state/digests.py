@@ -2,11 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import torch
+
+from harness.team import Team
 
 _PIECE_BYTES = 16 << 20
 _PIECE_ELEMENTS = 1 << 14
@@ -27,8 +29,12 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy; writable when the tensor is."""
     if not tensor.is_contiguous():
         raise ValueError("expected a contiguous tensor; make a contiguous copy first")
-    flat: memoryview = tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    flat: memoryview = _flat(tensor.detach()).numpy().data
     return flat
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def copy_rows(target: torch.Tensor, source: torch.Tensor) -> None:
@@ -39,14 +45,28 @@ def copy_rows(target: torch.Tensor, source: torch.Tensor) -> None:
     if not (target.is_cpu and source.is_cpu):
         target.copy_(source, non_blocking=True)
     elif target.dtype is source.dtype and source.is_contiguous():
-        np.copyto(_plain(target), _plain(source))
+        np.copyto(_flat(target).numpy(), _flat(source).numpy())
     else:
         for into, piece in zip(pieces(target), pieces(source), strict=True):
             into.copy_(piece)
 
 
-def _plain(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    return np.frombuffer(tensor_bytes(tensor), dtype=np.uint8)
+def tensor_digests(tensors: Iterable[torch.Tensor], team: Team) -> Iterator[str]:
+    """:func:`tensor_digest` of each, in order, as many at a time as a team has threads.
+
+    A device's tensors are hashed by the calling thread, to which the device belongs.
+    """
+    for is_cpu, alike in groupby(tensors, lambda tensor: tensor.is_cpu):
+        if is_cpu:
+            # Its threads see bytes only: torch would keep pages for each thread that calls it.
+            yield from team.each(bytes_digest, (tensor_bytes(t.contiguous()) for t in alike))
+        else:
+            yield from map(tensor_digest, alike)
+
+
+def bytes_digest(data: memoryview) -> str:
+    """``sha256:<hex>`` of bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
@@ -56,7 +76,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     """
     whole = tensor.detach().contiguous()
     if whole.is_cpu:
-        return "sha256:" + hashlib.sha256(tensor_bytes(whole)).hexdigest()
+        return bytes_digest(tensor_bytes(whole))
     sha256 = hashlib.sha256()
     flat = whole.reshape(-1).view(torch.uint8)
     for begin in range(0, flat.nbytes, _PIECE_BYTES):

@@ -4,7 +4,7 @@ Knows a source of tensors and where each tensor goes; bytes and digests are the 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 
 import torch
@@ -23,7 +23,7 @@ def read_ahead(
     source: TensorSource,
     wanted: Iterable[Placed],
     arrived: Callable[[str], None] = lambda key: None,
-) -> Iterator[Placed]:
+) -> Generator[Placed, None, None]:
     """Read every tensor into its target; hands them out in order, each when its bytes are checked.
 
     A target may overlap earlier ones: its reading begins when the caller has come back from what

@@ -39,5 +39,5 @@ def _words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
 
 def _edges(tensor: torch.Tensor) -> torch.Tensor:
     """Last bytes of each row; of all bytes, marking and looking would be the largest cost."""
-    num_rows = tensor.shape[0] if tensor.ndim == 2 else 1
-    return tensor.reshape(num_rows, -1).view(torch.uint8)[:, -_EDGE_BYTES:]
+    rows = tensor if tensor.ndim == 2 else tensor.reshape(1, -1)
+    return rows.view(torch.uint8)[:, -_EDGE_BYTES:]
