@@ -17,6 +17,8 @@ MAX_AHEAD = 16
 
 Placed = tuple[str, torch.Tensor]
 """A key, and where its tensor goes."""
+_Span = tuple[int, int]
+"""First address, and the one after the last."""
 
 
 def read_ahead(
@@ -36,35 +38,37 @@ def read_ahead(
         wanted: In the order in which they are handed out.
         arrived: Waits until nothing reads the target of a tensor that was handed out any more.
     """
-    begun: deque[tuple[Placed, Callable[[], None]]] = deque()
-    given: deque[Placed] = deque()
+    begun: deque[tuple[Placed, _Span, Callable[[], None]]] = deque()
+    given: deque[tuple[str, _Span]] = deque()
+
+    def next_given() -> Placed:
+        placed, span, finish = begun.popleft()
+        finish()
+        given.append((placed[0], span))
+        return placed
+
     try:
         for placed in wanted:
-            while len(begun) == MAX_AHEAD or any(_overlap(placed, each) for each, _ in begun):
-                yield _finished(begun, given)
-            while len(given) > MAX_AHEAD or any(_overlap(placed, each) for each in given):
+            span = _span(placed[1])
+            while len(begun) == MAX_AHEAD or any(_overlap(span, other) for _, other, _ in begun):
+                yield next_given()
+            while len(given) > MAX_AHEAD or any(_overlap(span, other) for _, other in given):
                 arrived(given.popleft()[0])
             mark_unwritten(placed[1])
-            begun.append((placed, source.begin(*placed)))
+            begun.append((placed, span, source.begin(*placed)))
         while begun:
-            yield _finished(begun, given)
+            yield next_given()
     finally:
-        for _, finish in begun:
+        for *_, finish in begun:
             # What went wrong first is what is told.
             with suppress(Exception):
                 finish()
 
 
-def _finished(begun: deque[tuple[Placed, Callable[[], None]]], given: deque[Placed]) -> Placed:
-    placed, finish = begun.popleft()
-    finish()
-    given.append(placed)
-    return placed
+def _span(tensor: torch.Tensor) -> _Span:
+    begin = tensor.data_ptr()
+    return begin, begin + tensor.nbytes
 
 
-def _overlap(one: Placed, other: Placed) -> bool:
-    first, second = one[1], other[1]
-    return (
-        first.data_ptr() < second.data_ptr() + second.nbytes
-        and second.data_ptr() < first.data_ptr() + first.nbytes
-    )
+def _overlap(one: _Span, other: _Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
