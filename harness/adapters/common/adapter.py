@@ -1,10 +1,10 @@
 """Realization of state, as it is the same in every family: arenas, staging, streaming, population.
 
-Whole staging reads every key into its own tensor first; streaming reads one tensor at a time
-through a window; without staging a tensor is read straight into its rows where the forms are
-equal. Where they differ, and nothing is staged, one buffer of the largest such tensor is taken
-from the resident's own memory, counted there, and given back before population ends. What the
-tensors mean, and what runs over them, a family's own subclass says.
+Whole staging reads every key into its own tensor first; streaming reads one tensor after another
+round a window; without staging a tensor is read straight into its rows where the forms are equal.
+Where they differ, and nothing is staged, one buffer of the largest such tensor is taken from the
+resident's own memory, counted there, and given back before population ends. Several tensors are
+read at a time. What the tensors mean, and what runs over them, a family's own subclass says.
 """
 
 from abc import ABC, abstractmethod
