@@ -1,7 +1,7 @@
 """Bytes of expert weights that a decode step touches a second, beside the memory's bandwidth.
 
 One layer's bank with the dimensions of Qwen3.6-35B-A3B (256 experts, 8 a token), packed NVFP4 and
-bfloat16, behind the op that the adapter calls. Every step routes anew, so the chosen experts come
+bfloat16, behind the functions that the adapter calls. Every step routes anew, so the chosen experts come
 from memory and not from a cache. Each round runs every contender and both measures of the memory
 once, in turn. Prints a table and writes JSON.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from kernels.grouped_moe.api import grouped_moe
+from kernels.grouped_moe.api import GroupedMoe, select
 from kernels.grouped_moe.records import Bank, DenseBank, NvFp4Bank, touched_experts
 
 NUM_EXPERTS, TOP_K, HIDDEN, INTERMEDIATE = 256, 8, 2048, 512
@@ -68,12 +68,13 @@ def plain_bank() -> DenseBank:
     return DenseBank(gate_up=weights(2 * INTERMEDIATE, HIDDEN), down=weights(HIDDEN, INTERMEDIATE))
 
 
-def run_step(bank: Bank, rows: int, kernel_set: str, rates: Rates) -> None:
+def run_step(bank: Bank, rows: int, moe: GroupedMoe, rates: Rates) -> None:
     """Route and multiply ``rows`` rows once."""
     x = torch.randn(rows, HIDDEN).bfloat16()
     logits = torch.randn(rows, NUM_EXPERTS)
     began = time.perf_counter()
-    _, routing = grouped_moe(x, logits, TOP_K, bank, kernel_set=kernel_set)
+    routing = moe.route(logits, TOP_K)
+    moe.routed(x, routing, bank)
     seconds = time.perf_counter() - began
     touched = len(touched_experts(routing))
     rates.num_touched.append(touched)
@@ -141,16 +142,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    packed, plain = packed_bank(), plain_bank()
+    packed, plain, moe = packed_bank(), plain_bank(), select(args.kernel_set)
     buffer = torch.ones(MEMORY_BYTES // 4)
     target = torch.empty_like(buffer)
     contenders: dict[str, Callable[[Rates], None]] = {
         "read": lambda rates: read_memory(buffer, rates),
         "copy": lambda rates: copy_memory(buffer, target, rates),
-        "nvfp4, 1 row": lambda rates: run_step(packed, 1, args.kernel_set, rates),
-        "nvfp4, 8 rows": lambda rates: run_step(packed, 8, args.kernel_set, rates),
-        "bfloat16, 1 row": lambda rates: run_step(plain, 1, args.kernel_set, rates),
-        "bfloat16, 8 rows": lambda rates: run_step(plain, 8, args.kernel_set, rates),
+        "nvfp4, 1 row": lambda rates: run_step(packed, 1, moe, rates),
+        "nvfp4, 8 rows": lambda rates: run_step(packed, 8, moe, rates),
+        "bfloat16, 1 row": lambda rates: run_step(plain, 1, moe, rates),
+        "bfloat16, 8 rows": lambda rates: run_step(plain, 8, moe, rates),
     }
     rates = {name: Rates() for name in contenders}
     for run in contenders.values():

@@ -1,9 +1,16 @@
-"""Digests and raw bytes of tensors. Knows no plan, no model and no store."""
+"""Digests and raw bytes of tensors. Knows no plan, no model and no store.
 
+On a host all of it reads bytes and words through numpy and the C library, on the calling thread: a
+step's sentinels run when the step has just evicted everything, and torch's operators are more code
+to fetch again, some of which wakes threads that the next step wants the cores of.
+"""
+
+import ctypes
+import functools
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,44 +18,20 @@ import torch
 from harness.team import Team
 
 _PIECE_BYTES = 16 << 20
-_PIECE_ELEMENTS = 1 << 14
-"""Torch wakes other threads for twice as many."""
-
-
-def pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """A tensor's elements in row-major order, cut so that torch works on the calling thread alone.
-
-    A thread that it wakes goes on looking for work for milliseconds, on a core that the next step
-    of a kernel set with threads of its own wants.
-    """
-    flat = tensor.reshape(-1)
-    return [flat[at : at + _PIECE_ELEMENTS] for at in range(0, flat.numel(), _PIECE_ELEMENTS)]
+_PIECE_WORDS = 1 << 14
+_WORDS: dict[torch.dtype, tuple[Any, Any, int]] = {
+    torch.bfloat16: (np.dtype("u2"), np.uint16(0x7FFF), 0x7F80),
+    torch.float16: (np.dtype("u2"), np.uint16(0x7FFF), 0x7C00),
+    torch.float32: (np.dtype("u4"), np.uint32(0x7FFF_FFFF), 0x7F80_0000),
+    torch.float64: (np.dtype("u8"), np.uint64(0x7FFF_FFFF_FFFF_FFFF), 0x7FF0_0000_0000_0000),
+}
+"""Of each float dtype the words that hold it, all but the sign, and infinity; NaNs are above it."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy; writable when the tensor is."""
-    if not tensor.is_contiguous():
-        raise ValueError("expected a contiguous tensor; make a contiguous copy first")
-    flat: memoryview = _flat(tensor.detach()).numpy().data
-    return flat
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-def copy_rows(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy to contiguous rows of equal shape; to a device, the copy may still run afterwards.
-
-    On the CPU the calling thread copies alone, and lets others run: they may be hashing.
-    """
-    if not (target.is_cpu and source.is_cpu):
-        target.copy_(source, non_blocking=True)
-    elif target.dtype is source.dtype and source.is_contiguous():
-        np.copyto(_flat(target).numpy(), _flat(source).numpy())
-    else:
-        for into, piece in zip(pieces(target), pieces(source), strict=True):
-            into.copy_(piece)
+    view: memoryview = _flat_bytes(tensor).data
+    return view
 
 
 def tensor_digests(tensors: Iterable[torch.Tensor], team: Team) -> Iterator[str]:
@@ -74,11 +57,11 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
     A tensor on a device comes to the host piece by piece, and no copy of it stays.
     """
-    whole = tensor.detach().contiguous()
+    whole = tensor.contiguous()
     if whole.is_cpu:
         return bytes_digest(tensor_bytes(whole))
     sha256 = hashlib.sha256()
-    flat = whole.reshape(-1).view(torch.uint8)
+    flat = whole.detach().reshape(-1).view(torch.uint8)
     for begin in range(0, flat.nbytes, _PIECE_BYTES):
         sha256.update(flat[begin : begin + _PIECE_BYTES].cpu().numpy().data)
     return "sha256:" + sha256.hexdigest()
@@ -86,24 +69,34 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two CPU tensors of equal shape and dtype have equal bytes."""
-    one, other = (each.detach().contiguous().reshape(-1) for each in (one, other))
-    if one.nbytes <= _PIECE_ELEMENTS:
-        return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-    both = [tensor_bytes(each) for each in (one, other)]
-    words = [np.frombuffer(each, dtype="u8" if each.nbytes % 8 == 0 else "u1") for each in both]
-    return bool((words[0] == words[1]).all())
+    one, other = one.contiguous(), other.contiguous()
+    return _memcmp()(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
 
 
 def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
     """Number of NaN and of infinite elements."""
-    # One pass decides the usual case of none: what is not finite leaves no sum finite.
-    if _has_finite_sum(tensor):
+    # One pass decides the usual case of none.
+    if tensor.is_cpu and tensor.dtype in _WORDS and _is_finite(tensor.contiguous()):
         return 0, 0
     return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
 
 
-def _has_finite_sum(tensor: torch.Tensor) -> bool:
-    if tensor.is_cpu and tensor.dtype is torch.float32:  # in a third of torch's time
-        with np.errstate(all="ignore"):
-            return math.isfinite(tensor.detach().numpy().sum())
-    return all(math.isfinite(float(piece.sum())) for piece in pieces(tensor))
+def _flat_bytes(tensor: torch.Tensor) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    if not tensor.is_contiguous():
+        raise ValueError("expected a contiguous tensor; make a contiguous copy first")
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    word, magnitude, infinity = _WORDS[tensor.dtype]
+    words = _flat_bytes(tensor).view(word)
+    pieces = (words[at : at + _PIECE_WORDS] for at in range(0, words.size, _PIECE_WORDS))
+    return all(int((piece & magnitude).max()) < infinity for piece in pieces)
+
+
+@functools.cache
+def _memcmp() -> Callable[[int, int, int], int]:
+    function = ctypes.CDLL(None).memcmp
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    compare: Callable[[int, int, int], int] = function
+    return compare

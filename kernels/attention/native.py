@@ -11,7 +11,7 @@ from kernels.kernel_sets import require
 from kernels.native.calls import Kind, Op, Operand, operation
 from kernels.native.library import run
 
-BLOCK_POSITIONS = 256
+BLOCK_POSITIONS = 64
 """Positions whose weighted values are summed before they are joined with those before."""
 MOST_HEAD_SIZE = 1024
 
@@ -43,8 +43,10 @@ def paged(
 
 def num_part_floats(rows: int, heads: int, size: int, end: int, window: int | None = None) -> int:
     """Room that a step of ``rows`` rows needs which ends before position ``end``."""
+    if rows > 1:
+        return rows * heads * (size + 2)
     longest = end if window is None else min(window, end)
-    return -(-longest // BLOCK_POSITIONS) * rows * heads * (size + 2)
+    return -(-longest // BLOCK_POSITIONS) * heads * (size + 2)
 
 
 def _attend(

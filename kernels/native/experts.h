@@ -43,6 +43,14 @@ void expert_product(const Bank& bank, int64_t expert, const int64_t* pairs, int6
   }
 }
 
+// Outputs of one unit of work, for so many units of each `outputs`. Long runs: where a thread jumps
+// to, nothing has been foreseen.
+inline int64_t outputs_of_unit(int64_t outputs, int64_t units) {
+  constexpr int64_t least = 32;
+  const int64_t wanted = (outputs + units - 1) / units;
+  return (wanted + least - 1) / least * least;
+}
+
 // Sizes: k, E, H, I. Operands: x [R, H], ids [R, k], weights [R, k], codes, block scales and row
 // scales of gate and up, the same of down, out float32 [R, H], scratch. A plain bank rounds the
 // outputs of both products and the activations to its type.
@@ -89,8 +97,10 @@ void experts(const Op& op, const Step& step, Team& team) {
     for (int64_t e = num; e > 0; e--) begin[e] = begin[e - 1];
     begin[0] = 0;
   });
-  const int64_t chunk = 64, chunks = (2 * inner + chunk - 1) / chunk;
-  team.each(touched[num] * chunks, [&](int64_t unit) {
+  const int64_t units = 8 * team.size(), count = touched[num];
+  const int64_t chunk = outputs_of_unit(2 * inner, count > 0 ? (units + count - 1) / count : 1);
+  const int64_t chunks = (2 * inner + chunk - 1) / chunk;
+  team.each(count * chunks, [&](int64_t unit) {
     const int64_t e = touched[unit / chunks], first = unit % chunks * chunk;
     expert_product(
         up, e, pairs + begin[e], begin[e + 1] - begin[e], first,
@@ -105,11 +115,12 @@ void experts(const Op& op, const Step& step, Team& team) {
                           : widened(gated(rounded<A>(gate[i]), rounded<A>(gate[inner + i])));
     put_in_order(op.weight, gate, inner, activated + pair * wide_inner);
   });
-  team.each((hidden + 31) / 32, [&](int64_t unit) {
-    const int64_t first = unit * 32, end = first + 32 < hidden ? first + 32 : hidden;
+  const int64_t part = outputs_of_unit(hidden, units);
+  team.each((hidden + part - 1) / part, [&](int64_t unit) {
+    const int64_t first = unit * part, end = first + part < hidden ? first + part : hidden;
     for (int64_t r = 0; r < step.rows; r++)
       for (int64_t h = first; h < end; h++) out[r * hidden + h] = 0;
-    for (int64_t i = 0; i < touched[num]; i++) {
+    for (int64_t i = 0; i < count; i++) {
       const int64_t e = touched[i];
       expert_product(
           down, e, pairs + begin[e], begin[e + 1] - begin[e], first, end,

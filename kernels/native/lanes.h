@@ -42,12 +42,6 @@ inline F e4m3(const uint8_t* p) {
   words = _mm256_srai_epi16(_mm256_slli_epi16(words, 8), 1);
   return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(short(0xbf80))));
 }
-// 16 E4M3 scales; a NaN code, which is read as 480 above, is NaN.
-inline F scales_of(const uint8_t* p) {
-  const F part = e4m3(p);
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(_mm512_abs_ps(part), all(1.875f), _CMP_EQ_OQ);
-  return _mm512_mask_blend_ps(is_nan, mul(part, all(256.f)), all(NAN));
-}
 inline float sum(F x) {
   alignas(64) float v[16];
   store(v, x);
@@ -56,35 +50,33 @@ inline float sum(F x) {
   return v[0];
 }
 
-// The codes of 128 columns (64 bytes) as numbers: 2 x 4 vectors, see nvfp4.h.
-inline void e2m1(const uint8_t* codes, F (*out)[4]) {
-  const __m512i high = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xbf), char(0xbf),
-                    char(0xbf), char(0xc0), char(0xc0), char(0xc0), char(0xc0)));
-  const __m512i low = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 0, char(0x80), char(0xc0), 0, 0x40, char(0x80), char(0xc0), 0, 0, char(0x80),
-                    char(0xc0), 0, 0x40, char(0x80), char(0xc0)));
-  const __m512i nibble = _mm512_set1_epi8(15), upper = _mm512_set1_epi32(int(0xffff0000u));
-  __m512i bytes = _mm512_loadu_si512(codes);
-  __m512i evens = _mm512_and_si512(bytes, nibble);
-  __m512i odds = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
-  __m512i eh = _mm512_shuffle_epi8(high, evens), el = _mm512_shuffle_epi8(low, evens);
-  __m512i oh = _mm512_shuffle_epi8(high, odds), ol = _mm512_shuffle_epi8(low, odds);
-  const __m512i e[2] = {_mm512_unpacklo_epi8(el, eh), _mm512_unpackhi_epi8(el, eh)};
-  const __m512i o[2] = {_mm512_unpacklo_epi8(ol, oh), _mm512_unpackhi_epi8(ol, oh)};
-  for (int half = 0; half < 2; half++) {
-    out[half][0] = as_floats(_mm512_slli_epi32(e[half], 16));
-    out[half][1] = as_floats(_mm512_slli_epi32(o[half], 16));
-    out[half][2] = as_floats(_mm512_and_si512(e[half], upper));
-    out[half][3] = as_floats(_mm512_and_si512(o[half], upper));
-  }
+// Of 128 columns of NVFP4, see product.h.
+struct Codes {
+  __m512i even, odd;
+};
+inline Codes codes_of(const uint8_t* p) {
+  const __m512i table = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const __m512i nibble = _mm512_set1_epi8(15), bytes = _mm512_loadu_si512(p);
+  return {_mm512_shuffle_epi8(table, _mm512_and_si512(bytes, nibble)),
+          _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble))};
 }
-// Scales of 8 blocks: block 2 q + half to the four lanes of quarter q.
-inline void block_scales(const float* s, F* out) {
-  const __m512i index = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
-  F scales = _mm512_castps256_ps512(_mm256_loadu_ps(s));
-  out[0] = _mm512_permutexvar_ps(index, scales);
-  out[1] = _mm512_permutexvar_ps(_mm512_add_epi32(index, _mm512_set1_epi32(1)), scales);
+inline F eight_products(const Codes& codes, const char* x) {
+  auto pairs = [&](int place) {
+    const char* digits = x + place * 128;
+    return _mm512_add_epi16(_mm512_maddubs_epi16(codes.even, _mm512_loadu_si512(digits)),
+                            _mm512_maddubs_epi16(codes.odd, _mm512_loadu_si512(digits + 64)));
+  };
+  const __m512i one = _mm512_set1_epi16(1), next = _mm512_set1_epi16(256);
+  const __m512i high = _mm512_slli_epi32(_mm512_madd_epi16(pairs(2), one), 16);
+  const __m512i low = _mm512_add_epi32(_mm512_madd_epi16(pairs(1), next), _mm512_madd_epi16(pairs(0), one));
+  return _mm512_cvtepi32_ps(
+      _mm512_sub_epi32(_mm512_add_epi32(high, low), _mm512_loadu_si512(x + 384)));
+}
+// Of 8 blocks, each to its two lanes.
+inline F scales_of_blocks(const float* s) {
+  const __m512i index = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return _mm512_permutexvar_ps(index, _mm512_castps256_ps512(_mm256_loadu_ps(s)));
 }
 
 #elif defined(ISA_AVX2)
@@ -116,47 +108,50 @@ inline F e4m3(const uint8_t* p) {
   words = _mm_srai_epi16(_mm_slli_epi16(words, 8), 1);
   return _mm256_cvtph_ps(_mm_and_si128(words, _mm_set1_epi16(short(0xbf80))));
 }
-// 8 E4M3 scales; a NaN code, which is read as 480 above, is NaN.
-inline F scales_of(const uint8_t* p) {
-  const F part = e4m3(p);
-  const F is_nan = _mm256_cmp_ps(_mm256_andnot_ps(all(-0.f), part), all(1.875f), _CMP_EQ_OQ);
-  return _mm256_or_ps(mul(part, all(256.f)), is_nan);
-}
 inline float sum(F x) {
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-// The codes of 64 columns (32 bytes) as numbers: 2 x 4 vectors, see nvfp4.h. Two tables give the
-// upper and the lower byte of a code's bfloat16.
-inline void e2m1(const uint8_t* codes, F (*out)[4]) {
-  const __m256i high = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, char(0x80), char(0xbf), char(0xbf),
-                    char(0xbf), char(0xc0), char(0xc0), char(0xc0), char(0xc0)));
-  const __m256i low = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 0, char(0x80), char(0xc0), 0, 0x40, char(0x80), char(0xc0), 0, 0, char(0x80),
-                    char(0xc0), 0, 0x40, char(0x80), char(0xc0)));
-  const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi32(int(0xffff0000u));
-  __m256i bytes = bits(codes);
-  __m256i evens = _mm256_and_si256(bytes, nibble);
-  __m256i odds = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
-  __m256i eh = _mm256_shuffle_epi8(high, evens), el = _mm256_shuffle_epi8(low, evens);
-  __m256i oh = _mm256_shuffle_epi8(high, odds), ol = _mm256_shuffle_epi8(low, odds);
-  const __m256i e[2] = {_mm256_unpacklo_epi8(el, eh), _mm256_unpackhi_epi8(el, eh)};
-  const __m256i o[2] = {_mm256_unpacklo_epi8(ol, oh), _mm256_unpackhi_epi8(ol, oh)};
-  for (int half = 0; half < 2; half++) {
-    out[half][0] = as_floats(_mm256_slli_epi32(e[half], 16));
-    out[half][1] = as_floats(_mm256_slli_epi32(o[half], 16));
-    out[half][2] = as_floats(_mm256_and_si256(e[half], upper));
-    out[half][3] = as_floats(_mm256_and_si256(o[half], upper));
+// The sums of eight vectors, each added as sum() adds it.
+inline void sums(const F* x, float* out) {
+  F four[4], two[2];
+  for (int i = 0; i < 4; i++)
+    four[i] = add(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20), _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+  for (int i = 0; i < 2; i++) {
+    const __m256d a = _mm256_castps_pd(four[2 * i]), b = _mm256_castps_pd(four[2 * i + 1]);
+    two[i] = add(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
   }
+  store(out, add(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xdd)));
 }
-// Scales of 4 blocks: block 2 q + half to the four lanes of half q.
-inline void block_scales(const float* s, F* out) {
-  F scales = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(s));
-  out[0] = _mm256_permutevar_ps(scales, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2));
-  out[1] = _mm256_permutevar_ps(scales, _mm256_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3));
+
+// Of 64 columns of NVFP4, see product.h.
+struct Codes {
+  __m256i even, odd;
+};
+inline Codes codes_of(const uint8_t* p) {
+  const __m256i table = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const __m256i nibble = _mm256_set1_epi8(15), bytes = bits(p);
+  return {_mm256_shuffle_epi8(table, _mm256_and_si256(bytes, nibble)),
+          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble))};
+}
+inline F eight_products(const Codes& codes, const char* x) {
+  auto pairs = [&](int place) {
+    const char* digits = x + place * 64;
+    return _mm256_add_epi16(_mm256_maddubs_epi16(codes.even, bits(digits)),
+                            _mm256_maddubs_epi16(codes.odd, bits(digits + 32)));
+  };
+  const __m256i one = _mm256_set1_epi16(1), next = _mm256_set1_epi16(256);
+  const __m256i high = _mm256_slli_epi32(_mm256_madd_epi16(pairs(2), one), 16);
+  const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(pairs(1), next), _mm256_madd_epi16(pairs(0), one));
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_add_epi32(high, low), bits(x + 192)));
+}
+// Of 4 blocks, each to its two lanes.
+inline F scales_of_blocks(const float* s) {
+  const F scales = _mm256_broadcast_ps(reinterpret_cast<const __m128*>(s));
+  return _mm256_permutevar_ps(scales, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
 
 #else
@@ -211,32 +206,50 @@ inline F e4m3(const uint8_t* p) {
   }
   return r;
 }
-inline F scales_of(const uint8_t* p) {
-  F r = mul(e4m3(p), all(256.f));
-  for (int i = 0; i < kLanes; i++)
-    if ((p[i] & 0x7f) == 0x7f) r.v[i] = NAN;
-  return r;
-}
 inline float sum(F x) {
   for (int half = kLanes / 2; half; half /= 2)
     for (int i = 0; i < half; i++) x.v[i] += x.v[i + half];
   return x.v[0];
 }
-inline void e2m1(const uint8_t* codes, F (*out)[4]) {
-  static const float table[16] = {0,    0.5f,  1,   1.5f,  2,   3,   4,   6,
-                                  -0.f, -0.5f, -1,  -1.5f, -2,  -3,  -4,  -6};
-  for (int half = 0; half < 2; half++)
-    for (int lane = 0; lane < kLanes; lane++)
-      for (int i = 0; i < 4; i++) {
-        int column = 16 * (2 * (lane / 4) + half) + 4 * (lane % 4) + i;
-        out[half][i].v[lane] = table[(codes[column / 2] >> (4 * (column % 2))) & 15];
-      }
+// Of 64 columns of NVFP4, see product.h.
+struct Codes {
+  uint8_t even[4 * kLanes], odd[4 * kLanes];
+};
+inline Codes codes_of(const uint8_t* p) {
+  static const uint8_t table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+  Codes codes;
+  for (int i = 0; i < 4 * kLanes; i++) codes.even[i] = table[p[i] & 15], codes.odd[i] = table[p[i] >> 4];
+  return codes;
 }
-inline void block_scales(const float* s, F* out) {
-  for (int half = 0; half < 2; half++)
-    for (int lane = 0; lane < kLanes; lane++) out[half].v[lane] = s[2 * (lane / 4) + half];
+inline F eight_products(const Codes& codes, const char* x) {
+  const int8_t* digits = reinterpret_cast<const int8_t*>(x);
+  F r;
+  for (int lane = 0; lane < kLanes; lane++) {
+    int32_t sum, whole = 0;
+    std::memcpy(&sum, x + 24 * kLanes + 4 * lane, 4);
+    for (int place = 2; place >= 0; place--) {
+      int32_t part = 0;
+      for (int i = 4 * lane; i < 4 * lane + 4; i++)
+        part += codes.even[i] * digits[8 * kLanes * place + i] +
+                codes.odd[i] * digits[8 * kLanes * place + 4 * kLanes + i];
+      whole = whole * 256 + part;
+    }
+    r.v[lane] = float(whole - sum);
+  }
+  return r;
+}
+inline F scales_of_blocks(const float* s) {
+  F r;
+  for (int lane = 0; lane < kLanes; lane++) r.v[lane] = s[lane / 2];
+  return r;
 }
 
+#endif
+
+#if !defined(ISA_AVX2)
+inline void sums(const F* x, float* out) {
+  for (int i = 0; i < 8; i++) out[i] = sum(x[i]);
+}
 #endif
 
 inline F numbers(const float* p) { return load(p); }

@@ -64,4 +64,30 @@ inline float exponential(float x) {
   return y * float_of((half + 127) << 23) * float_of((whole - half + 127) << 23);
 }
 
+// A NaN is passed over.
+inline float most_of_eights(const float* x, int64_t count) {
+  float lanes[8];
+  for (float& lane : lanes) lane = -INFINITY;
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; lane++) lanes[lane] = x[i + lane] > lanes[lane] ? x[i + lane] : lanes[lane];
+  for (; i < count; i++) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  for (int half = 4; half; half /= 2)
+    for (int lane = 0; lane < half; lane++)
+      lanes[lane] = lanes[lane + half] > lanes[lane] ? lanes[lane + half] : lanes[lane];
+  return lanes[0];
+}
+
+// In eight sums, every eighth number each, halves of them onto halves.
+inline float sum_of_eights(const float* x, int64_t count) {
+  float lanes[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (int lane = 0; lane < 8; lane++) lanes[lane] += x[i + lane];
+  for (int lane = 0; i < count; i++, lane++) lanes[lane] += x[i];
+  for (int half = 4; half; half /= 2)
+    for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+  return lanes[0];
+}
+
 }  // namespace ISA

@@ -12,6 +12,7 @@ namespace ISA {
 
 constexpr int64_t kMostOutputs = 192;
 constexpr int64_t kRunBytes = 256 << 10;
+constexpr int64_t kPanelFloats = 32 << 10;
 
 // Rows of a weight of one unit of work. For few rows memory decides: a thread that jumps to another
 // place after 27 KB reads a sixth slower, since nothing foresaw its jump, and what was foreseen is
@@ -85,14 +86,20 @@ void linear(const Op& op, const Step& step, Team& team) {
     put_in_order(op.weight, x + r * columns, columns, ordered + r * padded);
   });
   const int64_t chunk = rows_of_unit(rows, outputs, op.size[2], team.size());
+  const bool is_widened = op.weight == kBFloat16 && rows > 2 * kTileRows && 3 * padded <= kPanelFloats;
+  const int64_t most = is_widened && kMostOutputs * padded > kPanelFloats
+                           ? kPanelFloats / padded / 3 * 3 : kMostOutputs;
   auto block = [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;
     float sums[kTileRows * kMostOutputs];
+    float panel[kPanelFloats];
+    const Weight used = is_widened ? widened_rows(weight, begin, end, panel) : weight;
+    const int64_t first_used = is_widened ? 0 : begin;
     for (int64_t first = 0; first < rows; first += kTileRows) {
       const int64_t some = rows - first < kTileRows ? rows - first : kTileRows;
       const float* x_rows[kTileRows];
       for (int64_t r = 0; r < some; r++) x_rows[r] = ordered + (first + r) * padded;
-      product(x_rows, some, weight, begin, end, sums, kMostOutputs);
+      product(x_rows, some, used, first_used, first_used + count, sums, kMostOutputs);
       for (int64_t r = 0; r < some; r++) {
         float* row = sums + r * kMostOutputs;
         const int64_t at = (first + r) * outputs + begin;
@@ -118,8 +125,8 @@ void linear(const Op& op, const Step& step, Team& team) {
   };
   team.each((outputs + chunk - 1) / chunk, [&](int64_t unit) {
     const int64_t end = (unit + 1) * chunk < outputs ? (unit + 1) * chunk : outputs;
-    for (int64_t begin = unit * chunk; begin < end; begin += kMostOutputs)
-      block(begin, begin + kMostOutputs < end ? begin + kMostOutputs : end);
+    for (int64_t begin = unit * chunk; begin < end; begin += most)
+      block(begin, begin + most < end ? begin + most : end);
   });
 }
 

@@ -4,7 +4,6 @@ Results of operations lie in scratch memory that a call allocates and the caller
 lets go; nothing stays between calls. A buffer is [R, size] for the R rows of a step.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +24,8 @@ class Buffer:
 
     def of(self, scratch: torch.Tensor, rows: int) -> torch.Tensor:
         """The buffer [rows, size] in a call's scratch memory, a view."""
-        begin = rows * self.offset
-        end = begin + rows * self.size * self.dtype.itemsize
-        return scratch[begin:end].view(self.dtype).view(rows, self.size)
+        begin = rows * self.offset // self.dtype.itemsize
+        return scratch.view(self.dtype).as_strided((rows, self.size), (self.size, 1), begin)
 
 
 class Program:
@@ -44,8 +42,7 @@ class Program:
     def buffer(self, size: int, dtype: torch.dtype) -> Buffer:
         """Room for ``size`` elements of each row."""
         offset = self._row_bytes
-        needed = size * dtype.itemsize
-        self._row_bytes += -(-needed // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        self._row_bytes += _aligned(size * dtype.itemsize)
         return Buffer(offset=Relative(offset), size=size, dtype=dtype)
 
     @property
@@ -65,8 +62,8 @@ class Program:
 
     def scratch(self, rows: int, rest_bytes: int = 0) -> torch.Tensor:
         """Memory for one call over ``rows`` rows, with so many bytes behind the buffers."""
-        words = math.ceil((rows * self._row_bytes + rest_bytes) / 8)
-        return torch.empty(words, dtype=torch.int64).view(torch.uint8)
+        num_bytes = rows * self._row_bytes + _aligned(rest_bytes)
+        return torch.empty(num_bytes, dtype=torch.uint8)
 
     def run(
         self, scratch: torch.Tensor, rows: int, start_position: int, begin: int = 0, end: int = -1
@@ -81,3 +78,7 @@ class Program:
             scratch=scratch,
             skipped=begin,
         )
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

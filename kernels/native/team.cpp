@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int kAwakeSpins = 4000;
+// One or two milliseconds: a step's sentinels, or what routes its rows, come between two calls.
+constexpr int kAwakeSpins = 100000;
 constexpr int kBusySpins = 200;
 
 // Called again and again by who waits: with fewer free cores than threads, somebody needs this one.

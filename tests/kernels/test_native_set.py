@@ -235,6 +235,7 @@ CASES: dict[str, Callable[[torch.dtype], Case]] = {
     "linear-1": lambda dtype: linear_case(1, 577, 65, dtype),
     "linear-5": lambda dtype: linear_case(5, 64, 131, dtype),
     "linear-70": lambda dtype: linear_case(70, 193, 200, dtype),
+    "linear-deep": lambda dtype: linear_case(10, 2900, 50, dtype),
     "linear-narrow": lambda dtype: linear_case(3, 1, 1, dtype),
     "fp8": lambda dtype: fp8_case(7, 194, 65, dtype),
     "fp8-one-scale": lambda dtype: fp8_case(2, 1024, 6, dtype),

@@ -13,7 +13,7 @@ import torch
 
 from harness.adapters.common.rows import Fill, RowSource
 from harness.errors import CheckpointError
-from harness.state.digests import copy_rows
+from harness.state.copies import copy_rows
 
 BLOCK_COLUMNS = 16
 _LARGEST_SCALE_BITS = 0x7E

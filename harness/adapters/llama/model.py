@@ -33,7 +33,7 @@ from harness.adapters.llama.layout import (
     MLP_BOUNDARIES,
     STRATEGY_UNIT,
 )
-from harness.adapters.llama.native import NativeHead, NativeLayers
+from harness.adapters.llama.native import Head, NativeHead, NativeLayers
 from harness.plan.records import ModelRange
 from harness.realize.adapter import StepOutput, Tap
 from harness.state.session import Session
@@ -133,15 +133,18 @@ class LlamaExecutor(RangeExecutor):
         self._native_layers: NativeLayers | None = None
         self._native_head: NativeHead | None = None
         if kernel_set == NATIVE_CPU:
+            head = None
+            if self._final_norm is not None and self._head is not None:
+                head = Head(norm=self._final_norm, eps=self._eps, table=self._head)
+                self._native_head = NativeHead(head)
             self._native_layers = NativeLayers(
                 config=config,
                 layers=range(spec.start_layer, spec.end_layer),
                 residents=residents,
                 rope_tables=rope_tables,
                 cache=session.tensors,
+                head=head,
             )
-            if self._final_norm is not None and self._head is not None:
-                self._native_head = NativeHead(self._final_norm, self._eps, self._head)
 
     def _embedded(self, token_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         return self._embed(token_ids, table)
@@ -156,6 +159,9 @@ class LlamaExecutor(RangeExecutor):
     ) -> StepOutput:
         if self._native_layers is not None:
             assert isinstance(start_position, int)
+            if want_logits and self._native_head and tap is None and hidden.shape[0] == 1:
+                plane, last = self._native_layers.run_row(hidden, start_position)
+                return StepOutput(plane=plane, logits=last)
             hidden = self._native_layers.run(hidden, start_position, tap, boundary)
         else:
             hidden = self._through_layers(hidden, start_position, tap, boundary)

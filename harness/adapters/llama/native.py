@@ -1,5 +1,8 @@
 """The layers of a Llama range as one list of native operations; one call per step.
 
+A step of one row that ends in logits is one call with the head: what a step does outside of it is
+done with every cache cold, so it is little.
+
 The operations and the places where numbers are rounded are those of :mod:`.model`, so that a
 step's bits are those of the kernel set's single ops. Boundaries are read between operations, from
 the same list: an armed step runs what any other step runs.
@@ -38,7 +41,7 @@ class _Marks:
 
 
 class NativeLayers:
-    """Runs all layers of a range over a step's rows."""
+    """Runs all layers of a range over a step's rows, and one row through the head too."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class NativeLayers:
         residents: Mapping[str, torch.Tensor],
         rope_tables: Mapping[str, torch.Tensor],
         cache: Mapping[str, torch.Tensor],
+        head: "Head | None" = None,
     ) -> None:
         """Lay out every layer's operations over tensors whose geometry was checked.
 
@@ -57,27 +61,10 @@ class NativeLayers:
         _require_contiguous(residents, rope_tables, cache)
         self._config = config
         self._k, self._v = cache["k"], cache["v"]
-        self._cos, self._sin = rope_tables["cos"], rope_tables["sin"]
-        self._dtype = self._k.dtype
-        self._program = Program()
-        self._held = residents  # operations name tensors by address
-        heads = config.q_rows + 2 * config.kv_rows
-        widest = max(config.hidden_size, config.q_rows, config.intermediate_size)
-        self._hidden = self._buffer(config.hidden_size)
-        self._normed = self._buffer(config.hidden_size)
-        self._qkv = self._buffer(heads)
-        self._rotated = self._buffer(config.q_rows + config.kv_rows)
-        self._mixed = self._buffer(config.q_rows)
-        self._projected = self._buffer(config.hidden_size)
-        self._residual = self._buffer(config.hidden_size)
-        self._gate_up = self._buffer(2 * config.intermediate_size)
-        self._activated = self._buffer(config.intermediate_size)
-        self._ordered = self._program.buffer(ordered_columns(widest), torch.float32)
-        self._marks = tuple(
-            self._add_layer(residents, f"layers.{layer}.", index)
-            for index, layer in enumerate(layers)
+        self._held = residents, rope_tables, cache  # operations name tensors by address
+        self._rows, self._row = (
+            _Listing(config, layers, residents, rope_tables, cache, one) for one in (None, head)
         )
-        self._program.seal()
 
     def run(
         self, hidden: torch.Tensor, start_position: int, tap: Tap | None, boundary: int
@@ -86,25 +73,33 @@ class NativeLayers:
 
         ``boundary`` is the index of the first layer's first boundary.
         """
-        rows, config = hidden.shape[0], self._config
-        end = start_position + rows
-        parts = attention.num_part_floats(rows, config.num_heads, config.head_dim, end)
-        scratch = self._program.scratch(rows, 4 * parts)
-        self._hidden.of(scratch, rows).copy_(hidden)
+        listing, rows = self._rows, hidden.shape[0]
+        scratch = listing.begin(hidden, start_position)
         if tap is None:
-            self._program.run(scratch, rows, start_position)
+            listing.program.run(scratch, rows, start_position)
         else:
-            for index, mark in enumerate(self._marks):
+            for index, mark in enumerate(listing.marks):
                 for tensor in self._armed(scratch, rows, start_position, index, mark):
                     tap(boundary, tensor)
                     boundary += 1
-        return self._hidden.of(scratch, rows).clone()
+        return listing.hidden.of(scratch, rows).clone()
+
+    def run_row(
+        self, hidden: torch.Tensor, start_position: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run a row [1, H] through the head as well; returns [1, H], and the logits [V]."""
+        listing = self._row
+        assert listing.logits is not None
+        scratch = listing.begin(hidden, start_position)
+        listing.program.run(scratch, 1, start_position)
+        return listing.hidden.of(scratch, 1), listing.logits.of(scratch, 1)[0]
 
     def _armed(
         self, scratch: torch.Tensor, rows: int, start: int, index: int, mark: _Marks
     ) -> Iterator[torch.Tensor]:
         """One layer, its operations run between the boundaries that are read."""
-        program, config = self._program, self._config
+        listing, config = self._rows, self._config
+        program = listing.program
 
         def written() -> torch.Tensor:
             end = start + rows
@@ -117,34 +112,82 @@ class NativeLayers:
         program.run(scratch, rows, start, mark.begin, mark.stored - 1)
         before = written()
         program.run(scratch, rows, start, mark.stored - 1, mark.attended)
-        rotated = of(self._rotated).view(rows, -1, config.head_dim)
-        heads = of(self._qkv).view(rows, -1, config.head_dim)
+        rotated = of(listing.rotated).view(rows, -1, config.head_dim)
+        heads = of(listing.qkv).view(rows, -1, config.head_dim)
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
-        yield of(self._normed)
+        yield of(listing.normed)
         yield rotated[:, :num_heads]
         yield rotated[:, num_heads:]
         yield heads[:, num_rotated:]
         yield before
         yield written()
-        yield of(self._mixed)
-        yield of(self._projected)
-        yield of(self._residual)
+        yield of(listing.mixed)
+        yield of(listing.projected)
+        yield of(listing.residual)
         program.run(scratch, rows, start, mark.attended, mark.end)
-        yield of(self._normed)
-        yield of(self._gate_up)
-        yield of(self._projected)
-        yield of(self._hidden)
+        yield of(listing.normed)
+        yield of(listing.gate_up)
+        yield of(listing.projected)
+        yield of(listing.hidden)
 
-    def _buffer(self, size: int) -> Buffer:
-        return self._program.buffer(size, self._dtype)
+
+class _Listing:
+    """The operations of all layers, of a head behind them where one is given, and their buffers."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        layers: range,
+        residents: Mapping[str, torch.Tensor],
+        rope_tables: Mapping[str, torch.Tensor],
+        cache: Mapping[str, torch.Tensor],
+        head: "Head | None",
+    ) -> None:
+        self._config, self._rope_tables, self._cache = config, rope_tables, cache
+        self.program = Program()
+        dtype = cache["k"].dtype
+
+        def buffer(size: int) -> Buffer:
+            return self.program.buffer(size, dtype)
+
+        widest = max(config.hidden_size, config.q_rows, config.intermediate_size)
+        self.hidden = buffer(config.hidden_size)
+        self.normed = buffer(config.hidden_size)
+        self.qkv = buffer(config.q_rows + 2 * config.kv_rows)
+        self.rotated = buffer(config.q_rows + config.kv_rows)
+        self.mixed = buffer(config.q_rows)
+        self.projected = buffer(config.hidden_size)
+        self.residual = buffer(config.hidden_size)
+        self.gate_up = buffer(2 * config.intermediate_size)
+        self._activated = buffer(config.intermediate_size)
+        self._ordered = self.program.buffer(ordered_columns(widest), torch.float32)
+        self.logits = None
+        if head is not None:
+            self.logits = self.program.buffer(head.table.shape[0], torch.float32)
+        self.marks = tuple(
+            self._add_layer(residents, f"layers.{layer}.", index)
+            for index, layer in enumerate(layers)
+        )
+        if head is not None and self.logits is not None:
+            head.add(self.program, self.hidden, self.normed, self._ordered, self.logits)
+        self.program.seal()
+
+    def begin(self, hidden: torch.Tensor, start_position: int) -> torch.Tensor:
+        """Memory for a step over rows [R, H], which are put where the first layer reads them."""
+        rows, config = hidden.shape[0], self._config
+        end = start_position + rows
+        parts = attention.num_part_floats(rows, config.num_heads, config.head_dim, end)
+        scratch = self.program.scratch(rows, 4 * parts)
+        self.hidden.of(scratch, rows).copy_(hidden)
+        return scratch
 
     def _add_layer(self, residents: Mapping[str, torch.Tensor], prefix: str, index: int) -> _Marks:
-        config, add, dtype = self._config, self._program.add, self._dtype
+        config, add, dtype = self._config, self.program.add, self.hidden.dtype
         size, eps = config.head_dim, config.rms_norm_eps
-        hidden, normed, qkv, rotated = self._hidden, self._normed, self._qkv, self._rotated
-        mixed, projected, residual = self._mixed, self._projected, self._residual
-        gate_up, activated = self._gate_up, self._activated
-        k, v = self._k[index], self._v[index]
+        hidden, normed, qkv, rotated = self.hidden, self.normed, self.qkv, self.rotated
+        mixed, projected, residual = self.mixed, self.projected, self.residual
+        gate_up, activated = self.gate_up, self._activated
+        k, v = self._cache["k"][index], self._cache["v"][index]
 
         def norm(x: Buffer, name: str) -> int:
             weight = residents[prefix + name]
@@ -171,13 +214,20 @@ class NativeLayers:
             )
             return add(op)
 
-        begin = len(self._program)
+        begin = len(self.program)
         norm(hidden, "input_norm")
         project(normed, "qkv", qkv)
         heads = config.num_heads + config.num_kv_heads
         add(
             rope.describe(
-                qkv.offset, self._cos, self._sin, rotated.offset, heads, size, qkv.size, dtype
+                qkv.offset,
+                self._rope_tables["cos"],
+                self._rope_tables["sin"],
+                rotated.offset,
+                heads,
+                size,
+                qkv.size,
+                dtype,
             )
         )
         k_rows = rotated.offset, rotated.size, config.q_rows
@@ -189,7 +239,7 @@ class NativeLayers:
                 k,
                 v,
                 mixed.offset,
-                self._program.rest,
+                self.program.rest,
                 heads=config.num_heads,
                 row_elements=rotated.size,
                 scale=1 / math.sqrt(size),
@@ -213,23 +263,42 @@ def _require_contiguous(*groups: Mapping[str, torch.Tensor]) -> None:
         raise InvalidInputError("tensors are not contiguous", got=", ".join(sorted(strided)))
 
 
-class NativeHead:
-    """The last norm and the head, over one row, in one call."""
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last norm's weight [H] and the head's [V, H]."""
 
-    def __init__(self, norm: torch.Tensor, eps: float, table: torch.Tensor) -> None:
-        """Lay out the operations over the norm's weight [H] and the head's [V, H]."""
+    norm: torch.Tensor
+    eps: float
+    table: torch.Tensor
+
+    def add(
+        self, program: Program, hidden: Buffer, normed: Buffer, ordered: Buffer, logits: Buffer
+    ) -> None:
+        """Append both: the logits are rounded, and stored as float32."""
+        size, dtype = self.norm.shape[0], self.norm.dtype
+        program.add(
+            rms_norm.describe(hidden.offset, self.norm, normed.offset, size, self.eps, dtype)
+        )
+        program.add(
+            linear.describe(
+                normed.offset, self.table, None, logits.offset, ordered.offset, is_widened=True
+            )
+        )
+
+
+class NativeHead:
+    """A head over one row by itself, in one call."""
+
+    def __init__(self, head: Head) -> None:
+        """Lay out its operations."""
         self._program = Program()
-        self._held = norm, table  # operations name tensors by address
-        size, dtype = norm.shape[0], norm.dtype
+        self._held = head  # operations name tensors by address
+        size, dtype = head.norm.shape[0], head.norm.dtype
         self._hidden = self._program.buffer(size, dtype)
         self._normed = self._program.buffer(size, dtype)
         ordered = self._program.buffer(ordered_columns(size), torch.float32)
-        self._logits = self._program.buffer(table.shape[0], torch.float32)
-        hidden, normed, logits = self._hidden.offset, self._normed.offset, self._logits.offset
-        self._program.add(rms_norm.describe(hidden, norm, normed, size, eps, dtype))
-        self._program.add(
-            linear.describe(normed, table, None, logits, ordered.offset, is_widened=True)
-        )
+        self._logits = self._program.buffer(head.table.shape[0], torch.float32)
+        head.add(self._program, self._hidden, self._normed, ordered, self._logits)
         self._program.seal()
 
     def run(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
