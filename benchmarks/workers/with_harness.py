@@ -35,8 +35,10 @@ from harness.realize.source import ReaderSource
 from harness.run.conditions import apply_determinism
 from harness.run.devices import bound_device, bound_memories
 from harness.run.job import Job
-from harness.run.producer import read_entries, reference_tensors
+from harness.run.producer import hashing_team, read_entries, reference_tensors
+from harness.state.accounting import set_imports_aside
 from harness.state.arena import Arena
+from harness.team import Team
 
 
 class Keeper:
@@ -59,7 +61,7 @@ class Keeper:
 class Realization:
     """One realized plan: its arenas, its executor and its sentinels."""
 
-    def __init__(self, plan_path: Path, checkpoint: Path) -> None:
+    def __init__(self, plan_path: Path, checkpoint: Path, team: Team) -> None:
         loaded = load_plan(plan_path)
         self.plan: Plan = loaded.plan
         assert loaded.plan.checkpoint is not None
@@ -81,6 +83,7 @@ class Realization:
             census=census_of(self.manifest),
             transfer=device.transfer(),
             record=device.record,
+            team=team,
         )
         self.checkpoint = checkpoint
         self.schedule = schedule_of(self.request.workload, self.request.spec)
@@ -91,12 +94,13 @@ class Realization:
         """Read, hash, place, observe and hash again, as a producer does; then activate."""
         adapter = adapter_for(self.plan.adapter_data.family or "")
         adapter.begin(self.context)
-        reader = BoundedReader(self.checkpoint, read_entries(self.manifest))
+        team = self.context.team
+        reader = BoundedReader(self.checkpoint, read_entries(self.manifest), team)
         known = planned_tensors(self.plan, adapter.layout, self.manifest)
 
         def at(point: str) -> None:
             if point == "after_population":
-                tensor_rows(realizer.arenas(), self.plan.materializations, point)
+                tensor_rows(realizer.arenas(), self.plan.materializations, point, team)
 
         realizer = Realizer(
             self.plan, adapter, self.context.memories, known, ReaderSource(reader), at
@@ -152,13 +156,16 @@ def load(plan: str, checkpoint: str) -> dict[str, Any]:
     _LOADED.clear()
     keep_small_pages()
     settle()
-    realization = Realization(Path(plan), Path(checkpoint))
+    team = hashing_team()
+    realization = Realization(Path(plan), Path(checkpoint), team)
+    set_imports_aside()
     if not torch.are_deterministic_algorithms_enabled():
         apply_determinism(realization.request.determinism)
     rss_before = _rss_bytes("VmRSS")
     began = time.perf_counter()
     realization.realize()
     seconds = time.perf_counter() - began
+    team.close()
     _LOADED.append(realization)
     residents = sum(
         arena.requested_bytes

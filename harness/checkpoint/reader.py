@@ -1,17 +1,18 @@
 """Bounded reading: only planned tensors, each once, straight into the caller's memory, hashed.
 
 The reader holds at most one open descriptor and no tensor bytes of its own. It knows the planned
-manifest rows it was given and the files' headers, and nothing of plans or models. One thread reads,
-and another hashes what was read; a tensor's digest is known when its reading ends.
+manifest rows it was given and the files' headers, and nothing of plans or models. A tensor is read
+and hashed by one thread, several tensors by as many threads as the reader is given.
 """
 
 import hashlib
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,13 +34,13 @@ from harness.checkpoint.files import (
 )
 from harness.checkpoint.header import read_header_from
 from harness.errors import CheckpointError, ExitCode, HarnessError
+from harness.team import Team
 
-__all__ = ["BoundedReader", "ReadEntry", "SourceAccessError"]
+__all__ = ["BoundedReader", "ReadEntry", "Reading", "SourceAccessError"]
 
 _DIGEST_BYTES = 32
 PIECE_BYTES = 256 << 10
-"""Read at a time, while the piece before is hashed: small, so that a tensor of a mebibyte has
-several, and the hash finds the bytes still in cache."""
+"""Read and then hashed at a time: small, so that the hash finds the bytes still in cache."""
 
 
 class SourceAccessError(HarnessError):
@@ -60,6 +61,14 @@ class _Shard:
     data_offset: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One tensor whose bytes are on their way into the caller's memory."""
+
+    entry: ReadEntry
+    digest: "Future[bytes]"
+
+
 class BoundedReader:
     """Reads planned tensors of one checkpoint folder.
 
@@ -67,12 +76,16 @@ class BoundedReader:
     with it. Afterwards a shard is opened for a run of reads from it, and closed when another shard
     is read, when its last planned tensor was read, or on :meth:`close`.
 
+    One thread may ask; those of the team read and hash.
+
     Raises:
         CheckpointError: With every disagreement between entries, names, links and headers.
     """
 
-    def __init__(self, root: Path, entries: Sequence[ReadEntry]) -> None:
+    def __init__(self, root: Path, entries: Sequence[ReadEntry], team: Team | None = None) -> None:
         self._root = root
+        self._team = Team() if team is None else team
+        self._readings: dict[str, Reading] = {}
         self._entries = {entry.key: entry for entry in entries}
         self._shards: dict[str, _Shard] = {}
         self._offsets: dict[str, int] = {}
@@ -82,9 +95,6 @@ class BoundedReader:
         self._digests = bytearray(_DIGEST_BYTES * len(self._index))
         self._num_fetches = array("Q", bytes(8 * len(self._index)))
         self._open: tuple[_Shard, int] | None = None
-        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hasher")
-        # Started now, as its stack would otherwise be pages that appear beside planned state.
-        self._hasher.submit(int).result()
         self._sealed = False
         self._num_refused = 0
         problems = entry_problems(entries)
@@ -117,17 +127,21 @@ class BoundedReader:
         return self._sealed
 
     def read_into(self, key: str, buffer: memoryview) -> None:
-        """Fill ``buffer`` with the tensor's bytes and check its pinned digest.
+        """Begin to read a tensor, and finish: see :meth:`begin` and :meth:`finish`."""
+        self.finish(self.begin(key, buffer))
+
+    def begin(self, key: str, buffer: memoryview) -> Reading:
+        """Have ``buffer`` filled with the tensor's bytes, which count once this was finished.
 
         Args:
             key: A planned key that has not been read yet.
-            buffer: Writable, contiguous, exactly the tensor's bytes long. After an error its
-                content is undefined.
+            buffer: Writable, contiguous, exactly the tensor's bytes long. Its content is undefined
+                until the reading has finished, and after an error.
 
         Raises:
             SourceAccessError: When the source is sealed.
-            CheckpointError: On an unplanned key, a second read, a buffer of another size, a file
-                that changed since it was opened, or a digest that is not the pinned one.
+            CheckpointError: On an unplanned key, a second read, a buffer of another size, or a
+                file that changed since it was opened.
         """
         if self._sealed:
             self._num_refused += 1
@@ -141,20 +155,46 @@ class BoundedReader:
         target = writable_bytes(entry, buffer)
         shard = self._shards[entry.file]
         try:
-            digest = self._fill(shard, entry, target)
+            descriptor = self._descriptor(shard)
+            self._check_unchanged(shard, descriptor, entry)
+        except BaseException:
+            target.release()
+            self.close()
+            raise
+        fill = partial(self._fill, shard, descriptor, entry)
+        reading = Reading(entry=entry, digest=self._team.begin(fill, target))
+        self._readings[key] = reading
+        return reading
+
+    def finish(self, reading: Reading) -> None:
+        """Wait until a tensor was read, and check its pinned digest.
+
+        After an error, no other reading goes on either.
+
+        Raises:
+            CheckpointError: When the file changed, or ends before the tensor does, or the digest
+                is not the pinned one.
+        """
+        entry = reading.entry
+        try:
+            digest = reading.digest.result()
+            self._num_fetches[self._index[entry.key]] += 1
+            _check_pinned(entry, digest)
         except BaseException:
             self.close()
             raise
         finally:
-            target.release()
-        at = _DIGEST_BYTES * self._index[key]
+            self._readings.pop(entry.key, None)
+        at = _DIGEST_BYTES * self._index[entry.key]
         self._digests[at : at + _DIGEST_BYTES] = digest
+        shard = self._shards[entry.file]
         shard.num_left -= 1
-        if shard.num_left == 0:
+        if shard.num_left == 0 and self._open is not None and self._open[0] is shard:
             self.close()
 
     def close(self) -> None:
-        """Close the open shard, if one is open. Reading may go on afterwards."""
+        """Let what was begun end, and close the open shard. Reading may go on afterwards."""
+        wait([reading.digest for reading in self._readings.values()])
         if self._open is not None:
             shard, descriptor = self._open
             self._open = None
@@ -164,7 +204,6 @@ class BoundedReader:
     def seal(self) -> None:
         """Close, and refuse and count every read from now on."""
         self.close()
-        self._hasher.shutdown()
         self._sealed = True
 
     def records(self) -> list[dict[str, Any]]:
@@ -248,7 +287,8 @@ class BoundedReader:
                 where=str(self._root),
             )
         index = self._index[key]
-        if any(self._digests[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)]):
+        was_read = any(self._digests[_DIGEST_BYTES * index : _DIGEST_BYTES * (index + 1)])
+        if was_read or key in self._readings:
             self._num_fetches[index] += 1
             raise CheckpointError(
                 f"tensor {key!r} was already read",
@@ -267,44 +307,24 @@ class BoundedReader:
             self._open = (shard, descriptor)
         return self._open[1]
 
-    def _fill(self, shard: _Shard, entry: ReadEntry, target: memoryview) -> bytes:
-        descriptor = self._descriptor(shard)
-        self._check_unchanged(shard, descriptor, entry)
+    def _fill(self, shard: _Shard, descriptor: int, entry: ReadEntry, target: memoryview) -> bytes:
+        """Read and hash a tensor, on a thread of the team; lets go of ``target``."""
         offset = self._offsets[entry.key]
         sha256 = hashlib.sha256()
-        hashed: Future[None] | None = None
-        piece = target[:0]
-        try:
+        with target:
             for begin in range(0, entry.num_bytes, PIECE_BYTES):
-                piece = target[begin : begin + PIECE_BYTES]
-                count = read_exactly(descriptor, piece, offset + begin)
-                if count < len(piece):
-                    raise CheckpointError(
-                        f"tensor {entry.key!r} ends early",
-                        expected=f"{entry.num_bytes} bytes",
-                        got=f"{begin + count} bytes",
-                        where=entry.file,
-                        hint="the file was truncated while it was read",
-                    )
-                if hashed is not None:
-                    hashed.result()
-                hashed = self._hasher.submit(_update, sha256, piece)
-        finally:
-            # Nothing may look at the caller's memory once this has returned.
-            if hashed is not None:
-                hashed.result()
-            piece.release()
+                with target[begin : begin + PIECE_BYTES] as piece:
+                    count = read_exactly(descriptor, piece, offset + begin)
+                    if count < len(piece):
+                        raise CheckpointError(
+                            f"tensor {entry.key!r} ends early",
+                            expected=f"{entry.num_bytes} bytes",
+                            got=f"{begin + count} bytes",
+                            where=entry.file,
+                            hint="the file was truncated while it was read",
+                        )
+                    sha256.update(piece)
         self._check_unchanged(shard, descriptor, entry)
-        digest = "sha256:" + sha256.hexdigest()
-        self._num_fetches[self._index[entry.key]] = 1
-        if entry.sha256 is not None and digest != entry.sha256:
-            raise CheckpointError(
-                f"tensor {entry.key!r} is not the pinned one",
-                expected=entry.sha256,
-                got=digest,
-                where=entry.file,
-                hint="fetch the checkpoint that the plan pins, or freeze a plan for this one",
-            )
         return sha256.digest()
 
     def _check_unchanged(self, shard: _Shard, descriptor: int, entry: ReadEntry) -> None:
@@ -318,7 +338,13 @@ class BoundedReader:
             )
 
 
-def _update(sha256: "hashlib._Hash", piece: memoryview) -> None:
-    """Hash a piece and let go of it."""
-    with piece:
-        sha256.update(piece)
+def _check_pinned(entry: ReadEntry, digest: bytes) -> None:
+    found = "sha256:" + digest.hex()
+    if entry.sha256 is not None and found != entry.sha256:
+        raise CheckpointError(
+            f"tensor {entry.key!r} is not the pinned one",
+            expected=entry.sha256,
+            got=found,
+            where=entry.file,
+            hint="fetch the checkpoint that the plan pins, or freeze a plan for this one",
+        )

@@ -18,6 +18,7 @@ from harness.state.arena import Arena, Memory
 from harness.state.ownership import Ownership
 from harness.state.recording import HostRecording, MakeRecording
 from harness.state.transfer import HostTransfer, Transfer
+from harness.team import Team
 
 Tap = Callable[[int, torch.Tensor], None]
 """Called with a boundary's index and tensor; ``None`` when nothing is captured."""
@@ -26,8 +27,13 @@ Tap = Callable[[int, torch.Tensor], None]
 class TensorSource(Protocol):
     """Bounded access to the checkpoint's tensors; each key is fetched exactly once."""
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
-        """Read one whole tensor's bytes into ``target`` (same dtype, shape; contiguous)."""
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
+        """Begin to read one whole tensor's bytes into ``target`` (same dtype, shape; contiguous).
+
+        Returns:
+            What waits until they are there and checked, and raises what went wrong. Several
+            tensors may be under way.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,8 @@ class AdapterContext:
     """How rows come from a window in host memory to where they stay."""
     record: MakeRecording = HostRecording
     """How a plan's recorded decode steps are recorded."""
+    team: Team = field(default_factory=Team)
+    """Threads that may work beside the one that realizes."""
 
 
 @dataclass(frozen=True, kw_only=True)

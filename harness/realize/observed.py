@@ -10,28 +10,34 @@ from harness.realize.adapter import Executor
 from harness.realize.observe import locate
 from harness.realize.realizer import Activation
 from harness.state.arena import Arena, Memory
-from harness.state.digests import tensor_digest
+from harness.state.digests import tensor_digests
+from harness.team import Team
 
 Row = dict[str, object]
 
 
 def tensor_rows(
-    arenas: Mapping[str, Arena], intents: Iterable[Materialization], point: str
+    arenas: Mapping[str, Arena], intents: Iterable[Materialization], point: str, team: Team
 ) -> list[Row]:
     """Hash every tensor of every required residency: rows of the ``tensors`` table."""
+    found = [
+        (intent.id, name, tensor)
+        for intent in intents
+        if intent.role == "required_residency" and intent.id in arenas
+        for name, tensor in arenas[intent.id].tensors.items()
+    ]
+    digests = tensor_digests((tensor for *_, tensor in found), team)
     return [
         {
-            "materialization_id": intent.id,
+            "materialization_id": identifier,
             "name": name,
             "point": point,
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
             "bytes": tensor.nbytes,
-            "digest": tensor_digest(tensor),
+            "digest": digest,
         }
-        for intent in intents
-        if intent.role == "required_residency" and intent.id in arenas
-        for name, tensor in arenas[intent.id].tensors.items()
+        for (identifier, name, tensor), digest in zip(found, digests, strict=True)
     ]
 
 

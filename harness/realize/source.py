@@ -1,5 +1,8 @@
 """The bounded reader, seen as a source of tensors. The only place where the two meet."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from harness.checkpoint.reader import BoundedReader
@@ -12,6 +15,6 @@ class ReaderSource:
     def __init__(self, reader: BoundedReader) -> None:
         self._reader = reader
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
-        """Read one whole tensor's bytes into ``target``, hashing them on the way."""
-        self._reader.read_into(key, tensor_bytes(target))
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
+        """Begin to read one whole tensor's bytes into ``target``, hashing them on the way."""
+        return partial(self._reader.finish, self._reader.begin(key, tensor_bytes(target)))

@@ -25,10 +25,11 @@ WARM_DECODE_STEPS = 2
 class Zeros:
     """A source of tensors that hold nothing but zeros."""
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
         """Zero ``target``."""
         del key
         target.zero_()
+        return lambda: None
 
 
 def warm_up(

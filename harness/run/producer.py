@@ -20,6 +20,7 @@ from harness.checkpoint.header import read_header
 from harness.checkpoint.reader import BoundedReader, ReadEntry
 from harness.evidence import tables
 from harness.evidence.source import package_digest
+from harness.measure.cpu import num_usable_cores
 from harness.measure.distributions import distribution_rows
 from harness.measure.settle import keep_small_pages
 from harness.measure.witness_client import WitnessClient
@@ -57,8 +58,11 @@ from harness.run.place import ChainPlace
 from harness.stages.errors import PeerError
 from harness.state.accounting import set_imports_aside
 from harness.state.arena import Arena, Memory
+from harness.team import Team
 
 Row = dict[str, object]
+MAX_HASHING_THREADS = 8
+"""Each has pages of its own."""
 
 
 class Production:
@@ -86,6 +90,8 @@ class Production:
             self.fixture = job.fixture / (self.whole.stages or ())[job.place.number].id
         self.plan, self.seal = watch(plan)
         self.rows: dict[str, list[Row]] = {}
+        # Before the baseline: see its module.
+        self.team = hashing_team()
         self.replayed: tuple[Executor, Mapping[str, torch.Tensor]] | None = None
         """What ran the workload, and where its state can be frozen."""
 
@@ -104,10 +110,11 @@ class Production:
             census=census_of(self.manifest),
             transfer=device.transfer(),
             record=device.record,
+            team=self.team,
         )
         # Of a stage too: whether a step has logits is the chain's matter, not this range's.
         schedule = schedule_of(request.workload, self.whole.adapter_data.spec)
-        reader = BoundedReader(job.checkpoint, read_entries(self.manifest))
+        reader = BoundedReader(job.checkpoint, read_entries(self.manifest), self.team)
         say("warm-up")
         set_imports_aside()
         on_gpu = device.driver is not None
@@ -167,7 +174,7 @@ class Production:
             ReaderSource(reader),
             lambda point: self._at(point, realizer, instruments),
         )
-        realizer.realize(partial(fill_reference, self.plan, self.fixture))
+        realizer.realize(partial(fill_reference, self.plan, self.fixture, self.team))
         reader.close()
         reader.seal()
         return realizer
@@ -248,7 +255,8 @@ class Production:
         self.rows["facts"] = [{"name": name, "value": value} for name, value in facts.items()]
 
     def leave(self) -> None:
-        """End what ties this process to others of its chain."""
+        """End what ties this process to others of its chain, and its own threads."""
+        self.team.close()
         if self.chain is not None:
             self.chain.close()
 
@@ -263,7 +271,7 @@ class Production:
         instruments.declare(arenas)
         if point in ("after_population", "after_decode"):
             self.rows.setdefault("tensors", []).extend(
-                tensor_rows(arenas, self.plan.materializations, point)
+                tensor_rows(arenas, self.plan.materializations, point, self.team)
             )
         if point == "after_population":
             self.rows["authorities"] = authority_rows(
@@ -313,6 +321,11 @@ class Production:
             self.rows["device_memory"] = ledger.memory_rows
 
 
+def hashing_team() -> Team:
+    """As many threads as there are cores, for a checkpoint's bytes and those of residents."""
+    return Team(min(num_usable_cores(), MAX_HASHING_THREADS))
+
+
 def read_entries(manifest: tuple[ManifestEntry, ...]) -> list[ReadEntry]:
     """The reads that a manifest allows."""
     return [
@@ -342,7 +355,7 @@ def reference_tensors(plan: Plan, arenas: Mapping[str, Arena]) -> Mapping[str, t
     return None if arena is None else arena.tensors
 
 
-def fill_reference(plan: Plan, fixture: Path, arenas: Mapping[str, Arena]) -> None:
+def fill_reference(plan: Plan, fixture: Path, team: Team, arenas: Mapping[str, Arena]) -> None:
     """Read the reference fixture's file into its planned arena."""
     arena = find_arena(plan, arenas, REFERENCE_OUTPUTS)
     if arena is None:
@@ -359,10 +372,10 @@ def fill_reference(plan: Plan, fixture: Path, arenas: Mapping[str, Arena]) -> No
         )
         for key, entry in header.entries.items()
     ]
-    reader = BoundedReader(fixture, entries)
+    reader = BoundedReader(fixture, entries, team)
     source = ReaderSource(reader)
     for name, tensor in arena.tensors.items():
-        source.read_into(name, tensor)
+        source.begin(name, tensor)()
     reader.close()
 
 

@@ -13,9 +13,11 @@ import torch
 from harness.errors import ResourceError
 from harness.plan.layout import TensorSpec
 from harness.state.backing import Blocks, HostPages
+from harness.team import Team
 
 ALIGNMENT_BYTES = 64
 """Where a tensor may begin; planned capacities count with it."""
+_TOUCHED_BYTES = 4 << 20
 
 
 class Arena:
@@ -75,6 +77,23 @@ class Arena:
     def weak_tensors(self) -> tuple[weakref.ref[torch.Tensor], ...]:
         """Weak references to every tensor ever handed out."""
         return tuple(self._weak)
+
+    def touch(self, team: Team, num_bytes: int | None = None) -> None:
+        """Have pages of the block there before they are written, taken by all threads of a team.
+
+        A page that is taken when it is first written costs more than hashing what comes into it.
+
+        Args:
+            team: Whose threads take them.
+            num_bytes: From the block's start; the whole block by default.
+        """
+        end = self.allocated_bytes if num_bytes is None else min(num_bytes, self.allocated_bytes)
+
+        def take(begin: int) -> None:
+            self.backing.touch(begin, min(_TOUCHED_BYTES, end - begin))
+
+        for _ in team.each(take, range(0, end, _TOUCHED_BYTES)):
+            pass
 
     def release(self) -> int:
         """Give the block back; returns the bytes still held (0 unless something holds on).

@@ -7,10 +7,23 @@ them lives, so a release that returned *is* a measurement. Knows no tensors' nam
 """
 
 import ctypes
+import functools
 import mmap
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, cast
 
 import torch
+
+_MADV_POPULATE_WRITE = 23
+
+
+@functools.cache
+def _madvise() -> Callable[[int, int, int], int]:
+    """Of the C library; Python's own keeps the interpreter's lock."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    function.restype = ctypes.c_int
+    return cast("Callable[[int, int, int], int]", function)
 
 
 class Backing(Protocol):
@@ -26,6 +39,9 @@ class Backing(Protocol):
 
     def piece(self, offset: int, num_bytes: int) -> torch.Tensor:
         """The bytes from ``offset`` on, uint8 [num_bytes], without a copy."""
+
+    def touch(self, offset: int, num_bytes: int) -> None:
+        """Have these bytes' pages there before they are written; changes no byte."""
 
     def release(self) -> int:
         """Give the block back; returns the bytes still held, since something refers to them.
@@ -102,6 +118,12 @@ class MappedBacking:
         # torch takes no empty buffer.
         piece = self._view[offset : offset + max(num_bytes, 1)]
         return torch.frombuffer(piece, dtype=torch.uint8)[:num_bytes]
+
+    def touch(self, offset: int, num_bytes: int) -> None:
+        """Take pages in one call, which lets other threads run; as they are written otherwise."""
+        if self.is_live:
+            # A kernel that cannot (before 5.14) leaves them to the first write.
+            _madvise()(self._address + offset, num_bytes, _MADV_POPULATE_WRITE)
 
     def release(self) -> int:
         """Unmap; a tensor, numpy array or memoryview of the mapping keeps it mapped."""

@@ -89,6 +89,9 @@ class DeviceBacking:
         assert self._base is not None
         return self._base[offset : offset + num_bytes]
 
+    def touch(self, offset: int, num_bytes: int) -> None:
+        """A device has no pages to wait for."""
+
     def release(self) -> int:
         """Drop the block and have its segments returned; a tensor of it keeps them."""
         self._base = None

@@ -8,11 +8,14 @@ to fetch again, some of which wakes threads that the next step wants the cores o
 import ctypes
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
+
+from harness.team import Team
 
 _PIECE_BYTES = 16 << 20
 _PIECE_WORDS = 1 << 14
@@ -31,6 +34,24 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     return view
 
 
+def tensor_digests(tensors: Iterable[torch.Tensor], team: Team) -> Iterator[str]:
+    """:func:`tensor_digest` of each, in order, as many at a time as a team has threads.
+
+    A device's tensors are hashed by the calling thread, to which the device belongs.
+    """
+    for is_cpu, alike in groupby(tensors, lambda tensor: tensor.is_cpu):
+        if is_cpu:
+            # Its threads see bytes only: torch would keep pages for each thread that calls it.
+            yield from team.each(bytes_digest, (tensor_bytes(t.contiguous()) for t in alike))
+        else:
+            yield from map(tensor_digest, alike)
+
+
+def bytes_digest(data: memoryview) -> str:
+    """``sha256:<hex>`` of bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
 def tensor_digest(tensor: torch.Tensor) -> str:
     """``sha256:<hex>`` of a tensor's bytes in row-major order (dtype and shape not included).
 
@@ -38,7 +59,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     """
     whole = tensor.contiguous()
     if whole.is_cpu:
-        return "sha256:" + hashlib.sha256(tensor_bytes(whole)).hexdigest()
+        return bytes_digest(tensor_bytes(whole))
     sha256 = hashlib.sha256()
     flat = whole.detach().reshape(-1).view(torch.uint8)
     for begin in range(0, flat.nbytes, _PIECE_BYTES):

@@ -1,7 +1,7 @@
-"""How rows come from a host buffer to where they stay, one buffer after another.
+"""How rows come from host memory to where they stay, one tensor after another.
 
-A buffer that copies are still read from must not be overwritten: whoever fills it again first
-waits for what was sent from it. Knows no tensors.
+Bytes that copies are still read from must not be overwritten: whoever reads over them first waits
+for what was sent from there. Knows no tensors, only their names.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,17 +12,13 @@ from harness.state.driver import Driver
 
 
 class Transfer(Protocol):
-    """Copies from a ring of host buffers."""
+    """Copies out of host memory that is filled again and again."""
 
-    @property
-    def num_buffers(self) -> int:
-        """Into how many buffers a window is cut."""
+    def wait(self, key: str) -> None:
+        """Wait until what was sent under this name has arrived."""
 
-    def wait(self, buffer: int) -> None:
-        """Wait until all that was sent from a buffer has arrived."""
-
-    def sending(self, buffer: int) -> AbstractContextManager[None]:
-        """Copies from a buffer are started inside, and may still run afterwards."""
+    def sending(self, key: str) -> AbstractContextManager[None]:
+        """Copies are started inside, and may still run afterwards."""
 
     def finish(self) -> None:
         """Let all that follows see what was sent."""
@@ -31,14 +27,12 @@ class Transfer(Protocol):
 class HostTransfer:
     """On the host a copy has ended when it returns."""
 
-    num_buffers = 1
-
-    def wait(self, buffer: int) -> None:
+    def wait(self, key: str) -> None:
         """Nothing is under way."""
 
-    def sending(self, buffer: int) -> AbstractContextManager[None]:
+    def sending(self, key: str) -> AbstractContextManager[None]:
         """Nothing to prepare."""
-        del buffer
+        del key
         return nullcontext()
 
     def finish(self) -> None:
@@ -48,27 +42,25 @@ class HostTransfer:
 class DeviceTransfer:
     """Copies run beside the reading and hashing of what comes next."""
 
-    num_buffers = 2
-
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._arrivals: dict[int, Callable[[], None]] = {}
+        self._arrivals: dict[str, Callable[[], None]] = {}
 
-    def wait(self, buffer: int) -> None:
+    def wait(self, key: str) -> None:
         """Wait on the host."""
-        arrival = self._arrivals.pop(buffer, None)
+        arrival = self._arrivals.pop(key, None)
         if arrival is not None:
             arrival()
 
     @contextmanager
-    def sending(self, buffer: int) -> Iterator[None]:
+    def sending(self, key: str) -> Iterator[None]:
         """Work on the driver's side stream, marked at its end."""
         with self._driver.sending():
             yield
-        self._arrivals[buffer] = self._driver.sent()
+        self._arrivals[key] = self._driver.sent()
 
     def finish(self) -> None:
-        """Wait for every buffer, and let the device's own later work wait too."""
-        for buffer in sorted(self._arrivals):
-            self.wait(buffer)
+        """Wait for all, and let the device's own later work wait too."""
+        for key in tuple(self._arrivals):
+            self.wait(key)
         self._driver.join()

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ class FileSource:
             with safe_open(path, framework="pt") as file:
                 self._where |= dict.fromkeys(file.keys(), path)
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
+        # As late as it may be: nobody looks at a target before.
+        return partial(self._read, key, target)
+
+    def _read(self, key: str, target: torch.Tensor) -> None:
         with safe_open(self._where[key], framework="pt") as file:
             tensor = file.get_tensor(key)
         assert tensor.dtype == target.dtype

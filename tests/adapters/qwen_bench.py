@@ -1,7 +1,7 @@
 """Realizing a tiny checkpoint of the family by hand, as the realizer does."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,11 @@ class MemorySource:
         self._tensors = tensors
         self.fetched: list[str] = []
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
+        # As late as it may be: nobody looks at a target before.
+        return functools.partial(self._read, key, target)
+
+    def _read(self, key: str, target: torch.Tensor) -> None:
         tensor = self._tensors[key]
         assert (tensor.dtype, tensor.shape) == (target.dtype, target.shape)
         assert target.is_contiguous()

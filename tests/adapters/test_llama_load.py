@@ -51,13 +51,13 @@ class Faulty:
     def __init__(self, inner: Any, key: str, first_row: int = 0) -> None:
         self._inner, self._key, self._first_row = inner, key, first_row
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
         if key != self._key:
-            self._inner.read_into(key, target)
-            return
+            return self._inner.begin(key, target)
         whole = torch.empty_like(target)
-        self._inner.read_into(key, whole)
+        self._inner.begin(key, whole)()
         target[: self._first_row].copy_(whole[: self._first_row])
+        return lambda: None
 
 
 @pytest.mark.parametrize("staging", STAGINGS)

@@ -1,8 +1,10 @@
 import hashlib
 import mmap
 import os
+import threading
 import tracemalloc
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from harness.checkpoint import reader as reader_module
 from harness.checkpoint.reader import BoundedReader, ReadEntry, SourceAccessError
 from harness.errors import CheckpointError, ExitCode
 from harness.evidence import tables
+from harness.team import Team
 
 SIZES = {"a": 5, "b": 0, "c": 3000}
 
@@ -393,3 +396,130 @@ def test_leaving_the_context_closes(tmp_path: Path, write_tensors: Any) -> None:
     assert checkpoint_descriptors(tmp_path) == []
     row = reader.source_rows()[0]
     assert row["num_opens"] == row["num_closes"] == 2
+
+
+@pytest.fixture
+def team() -> Iterator[Team]:
+    before = threading.active_count()
+    with Team(3) as made:
+        yield made
+    assert threading.active_count() == before
+
+
+def test_several_at_a_time(tmp_path: Path, write_tensors: Any, team: Team) -> None:
+    sizes = {f"t{index:02d}": (index % 5) * reader_module.PIECE_BYTES // 2 for index in range(12)}
+    first = write_tensors(sizes, name="1.safetensors")
+    second = write_tensors(
+        {f"u{key}": size + 1 for key, size in sizes.items()}, name="2.safetensors"
+    )
+    entries = all_planned(first, "1.safetensors") + all_planned(second, "2.safetensors")
+    reader = BoundedReader(tmp_path, entries, team)
+    buffers = {entry.key: bytearray(entry.num_bytes) for entry in entries}
+    # All of the first file is under way when the second is opened, and only one stays open.
+    readings = [reader.begin(key, memoryview(buffer)) for key, buffer in buffers.items()]
+    assert checkpoint_descriptors(tmp_path) == [str(tmp_path / "2.safetensors")]
+    for reading in reversed(readings[:12]):
+        reader.finish(reading)
+    # The last planned tensor of the first file closes that file, and no other.
+    assert checkpoint_descriptors(tmp_path) == [str(tmp_path / "2.safetensors")]
+    for reading in reversed(readings[12:]):
+        reader.finish(reading)
+    assert checkpoint_descriptors(tmp_path) == []
+    assert buffers == first | second
+    assert reader.unfetched() == ()
+    assert [row["digest"] for row in reader.records()] == [
+        sha256(content) for _, content in sorted((first | second).items())
+    ]
+    assert {row["num_fetches"] for row in reader.records()} == {1}
+    assert [(row["num_opens"], row["num_closes"]) for row in reader.source_rows()] == [(2, 2)] * 2
+
+
+def test_threads_bring_one_tensor_each(
+    tmp_path: Path, write_tensors: Any, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = write_tensors({"a": 10, "b": 20, "c": 30})
+    reader = BoundedReader(tmp_path, all_planned(contents), team)
+    whole, together = os.preadv, threading.Barrier(3)
+
+    def preadv(descriptor: int, parts: list[memoryview], offset: int) -> int:
+        together.wait(30)  # passes when all three are read at once
+        return whole(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    buffers = {key: bytearray(len(content)) for key, content in contents.items()}
+    for reading in [reader.begin(key, memoryview(each)) for key, each in buffers.items()]:
+        reader.finish(reading)
+    assert buffers == contents
+
+
+def test_bytes_count_when_they_are_finished(tmp_path: Path, write_tensors: Any, team: Team) -> None:
+    contents = write_tensors(SIZES)
+    reader = BoundedReader(tmp_path, all_planned(contents), team)
+    reading = reader.begin("c", memoryview(bytearray(3000)))
+    reader.close()
+    assert reader.unfetched() == ("a", "b", "c")
+    with pytest.raises(CheckpointError, match="already read"):
+        reader.begin("c", memoryview(bytearray(3000)))
+    reader.finish(reading)
+    assert reader.unfetched() == ("a", "b")
+    # The attempt shows, as one after the reading would.
+    assert [row["num_fetches"] for row in reader.records()] == [2]
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize(
+    "fault", ["short", "changed", "digest", "kernel"], ids=lambda fault: f"fault-{fault}"
+)
+def test_a_fault_in_a_thread_is_told_as_one_in_turn(
+    tmp_path: Path,
+    write_tensors: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    num_threads: int,
+) -> None:
+    contents = write_tensors({"a": 5, "b": 2 * reader_module.PIECE_BYTES, "c": 3000})
+    entries = all_planned(contents)
+    path = tmp_path / "model.safetensors"
+    start = path.stat().st_size - sum(map(len, contents.values()))
+    if fault == "digest":
+        entries[1] = planned("b", contents["b"], sha256=sha256(b"other"))
+    whole = os.preadv
+
+    def preadv(descriptor: int, parts: list[memoryview], offset: int) -> int:
+        # Of b's second piece.
+        if offset == start + 5 + reader_module.PIECE_BYTES:
+            if fault == "short":
+                return 0
+            if fault == "changed":
+                os.utime(path, ns=(1, 1))
+            if fault == "kernel":
+                parts.clear()
+                raise OSError(5, "Input/output error")
+        return whole(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    message = {
+        "short": "tensor 'b' ends early",
+        "changed": "the file changed since the reader was opened",
+        "digest": "tensor 'b' is not the pinned one",
+        "kernel": "Input/output error",
+    }[fault]
+    before = threading.active_count()
+    with Team(num_threads) as hands:
+        reader = BoundedReader(tmp_path, entries, hands)
+        mappings = {entry.key: mmap.mmap(-1, entry.num_bytes) for entry in entries}
+        views = {key: memoryview(mapping) for key, mapping in mappings.items()}
+        # Where nothing runs beside, the file has changed before the next reading begins.
+        keys = "ab" if fault == "changed" else "abc"
+        readings = [reader.begin(key, views[key]) for key in keys]
+        with pytest.raises((CheckpointError, OSError), match=message) as caught:
+            deque(map(reader.finish, readings))
+        if fault != "kernel":
+            assert caught.value.where == "model.safetensors"  # type: ignore[union-attr]
+        assert "b" in reader.unfetched()
+        assert checkpoint_descriptors(tmp_path) == []
+        # Nobody else holds the callers' memory, though the error is still there.
+        for key, mapping in mappings.items():
+            views[key].release()
+            mapping.close()
+    assert threading.active_count() == before

@@ -1,6 +1,6 @@
 """A family of one matrix: small enough to plant every fault in it, through the real protocol."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -159,9 +159,10 @@ class Source:
     def __init__(self) -> None:
         self.reads: list[str] = []
 
-    def read_into(self, key: str, target: torch.Tensor) -> None:
+    def begin(self, key: str, target: torch.Tensor) -> Callable[[], None]:
         self.reads.append(key)
         target.copy_(torch.arange(target.numel(), dtype=torch.float32).view_as(target).sin())
+        return lambda: None
 
 
 @dataclass
@@ -197,7 +198,7 @@ class FakeAdapter:
 
     def populate(self, intent: Materialization, source: TensorSource) -> None:
         if intent.role == "staging":
-            source.read_into("w", self.realized[intent.id].arena.tensors["w.raw"])
+            source.begin("w", self.realized[intent.id].arena.tensors["w.raw"])()
         elif intent.role == "required_residency":
             staged = self.realized["stage"].arena.tensors["w.raw"]
             for tensor in self.realized[intent.id].arena.tensors.values():

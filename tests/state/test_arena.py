@@ -10,6 +10,7 @@ import torch
 from harness.errors import ResourceError
 from harness.plan.layout import TensorSpec
 from harness.state.arena import ALIGNMENT_BYTES, Arena, Memory
+from harness.team import Team
 
 SPECS = [
     TensorSpec(name="a", dtype="bfloat16", shape=(3, 5)),
@@ -145,3 +146,25 @@ def test_an_empty_tensor_has_a_place_and_no_bytes() -> None:
     assert arena.tensors["e"].shape == (0, 4)
     assert arena.requested_bytes == 0
     assert arena.release() == 0
+
+
+def resident_kib(arena: Arena) -> int:
+    with open("/proc/self/smaps") as smaps:
+        lines = iter(smaps)
+        next(line for line in lines if line.startswith(f"{arena.address:x}-"))
+        return int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_touched_pages_are_there_and_hold_what_they_held(num_threads: int) -> None:
+    spec = TensorSpec(name="a", dtype="uint8", shape=((9 << 20) + 5,))
+    arena = memory(10 << 20).allocate("x", [spec])
+    arena.tensors["a"][-1] = 7
+    with Team(num_threads) as team:
+        arena.touch(team, 5 << 20)
+        assert resident_kib(arena) == (5 << 10) + 4
+        arena.touch(team)
+        assert resident_kib(arena) == arena.allocated_bytes >> 10
+        assert int(arena.tensors["a"].sum()) == 7
+        assert arena.release() == 0
+        arena.touch(team)  # of a block that is gone, nothing

@@ -3,14 +3,14 @@ from fake_driver import FakeDriver
 from harness.state.transfer import DeviceTransfer, HostTransfer
 
 
-def test_a_buffer_is_waited_for_before_it_is_filled_again() -> None:
+def test_what_was_sent_is_waited_for_by_name() -> None:
     driver = FakeDriver()
     transfer = DeviceTransfer(driver)
     for turn in range(4):
-        buffer = turn % transfer.num_buffers
-        transfer.wait(buffer)
+        if turn > 1:
+            transfer.wait(f"t{turn - 2}")
         driver.calls.append(f"fill {turn}")
-        with transfer.sending(buffer):
+        with transfer.sending(f"t{turn}"):
             driver.calls.append(f"send {turn}")
     transfer.finish()
     sends = [["begin", f"send {turn}", "end"] for turn in range(4)]
@@ -23,8 +23,7 @@ def test_a_buffer_is_waited_for_before_it_is_filled_again() -> None:
 
 def test_on_the_host_there_is_nothing_to_wait_for() -> None:
     transfer = HostTransfer()
-    transfer.wait(0)
-    with transfer.sending(0):
+    transfer.wait("t")
+    with transfer.sending("t"):
         pass
     transfer.finish()
-    assert transfer.num_buffers == 1

@@ -1,20 +1,23 @@
 """Realization of state, as it is the same in every family: arenas, staging, streaming, population.
 
-Whole staging reads every key into its own tensor first; streaming reads one tensor at a time
-through a window; without staging a tensor is read straight into its rows where the forms are
-equal. Where they differ, and nothing is staged, one buffer of the largest such tensor is taken
-from the resident's own memory, counted there, and given back before population ends. What the
-tensors mean, and what runs over them, a family's own subclass says.
+Whole staging reads every key into its own tensor first; streaming reads one tensor after another
+round a window; without staging a tensor is read straight into its rows where the forms are equal.
+Where they differ, and nothing is staged, one buffer of the largest such tensor is taken from the
+resident's own memory, counted there, and given back before population ends. Several tensors are
+read at a time. What the tensors mean, and what runs over them, a family's own subclass says.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import ClassVar
 
 import torch
 
-from harness.adapters.common.bank import ResidentBank, is_unwritten, mark_unwritten
+from harness.adapters.common.ahead import Placed, read_ahead
+from harness.adapters.common.bank import ResidentBank
 from harness.adapters.common.layout import DECODE_BUFFERS, FamilyLayout
+from harness.adapters.common.marks import is_unwritten
 from harness.adapters.common.rows import ResidentTensor, needed_entries
 from harness.adapters.common.stepping import RangeExecutor
 from harness.errors import CheckpointError, NotEvaluableError, PlanError
@@ -123,6 +126,8 @@ class FamilyAdapter(ABC):
         Raises:
             CheckpointError: When a slot of the final residency still holds no data at the end.
         """
+        if intent.representation == CHECKPOINT_NATIVE or intent.id in self._banks:
+            self._arenas[intent.id].touch(self._context.team)
         if intent.representation == CHECKPOINT_NATIVE:
             self._stage(self._arenas[intent.id], source)
         elif intent.logical_state_id in self.layout.derived_forms:
@@ -193,11 +198,10 @@ class FamilyAdapter(ABC):
         return executor
 
     def _stage(self, arena: Arena, source: TensorSource) -> None:
-        for key, tensor in arena.tensors.items():
-            mark_unwritten(tensor)
-            source.read_into(key, tensor)
-            if not is_unwritten(tensor):
-                self._staged_keys.add(key)
+        with closing(read_ahead(source, arena.tensors.items())) as reads:
+            for key, tensor in reads:
+                if not is_unwritten(tensor):
+                    self._staged_keys.add(key)
 
     def _live(self, state_id: str, form: str) -> Arena | None:
         return self._arenas.get(self._by_form.get((state_id, form), ""))
@@ -225,58 +229,63 @@ class FamilyAdapter(ABC):
         entries = {entry.key: entry for entry in needed_entries(tensors, self._context.census)}
         window = self._live(state_id, CHECKPOINT_WINDOW)
         if window is not None:
-            self._stream_all(bank, entries, window.tensors["window"], source)
+            self._read(bank, window, entries, source)
             return
-        others = {e.key for e in entries.values() if not bank.takes(e.key, e.dtype, e.shape)}
-        buffer = None
-        if others:
-            size = max(entries[key].source_bytes for key in others)
-            spec = TensorSpec(name="buffer", dtype="uint8", shape=(size,))
-            memory = self._context.memories[intent.memory_resource_id]
-            buffer = memory.allocate(f"{intent.id}.conversion", [spec])
+        others = {
+            key: entry
+            for key, entry in entries.items()
+            if not bank.takes(key, entry.dtype, entry.shape)
+        }
+        if not others:
+            self._read(bank, None, {}, source)
+            return
+        size = max(entry.source_bytes for entry in others.values())
+        spec = TensorSpec(name="window", dtype="uint8", shape=(size,))
+        memory = self._context.memories[intent.memory_resource_id]
+        buffer = memory.allocate(f"{intent.id}.conversion", [spec])
         try:
-            for key in bank.keys:
-                if buffer is not None and key in others:
-                    _stream(bank, entries[key], buffer.tensors["buffer"], source)
-                else:
-                    bank.read(key, source)
+            self._read(bank, buffer, others, source)
         finally:
-            if buffer is not None:
-                buffer.release()
+            buffer.release()
 
-    def _stream_all(
+    def _read(
         self,
         bank: ResidentBank,
-        entries: Mapping[str, CensusEntry],
-        window: torch.Tensor,
+        window: Arena | None,
+        passing: Mapping[str, CensusEntry],
         source: TensorSource,
     ) -> None:
-        """Read every tensor through the buffers of a window, taking turns."""
+        """Read every tensor of a bank: those of ``passing`` through a window, others into rows."""
+        if window is not None:
+            window.touch(self._context.team, sum(map(_room, passing.values())))
         transfer = self._context.transfer
-        largest = max((entry.source_bytes for entry in entries.values()), default=0)
-        buffers = _buffers(window, transfer.num_buffers, largest)
-        for turn, key in enumerate(bank.keys):
-            index = turn % len(buffers)
-            transfer.wait(index)
-            with transfer.sending(index):
-                _stream(bank, entries[key], buffers[index], source)
+        wanted = _places(bank, window, passing)
+        with closing(read_ahead(source, wanted, transfer.wait)) as reads:
+            for key, tensor in reads:
+                if key not in passing:
+                    bank.complete(key)
+                elif not is_unwritten(tensor):
+                    with transfer.sending(key):
+                        bank.fill(key, tensor)
         transfer.finish()
 
 
-def _buffers(window: torch.Tensor, wanted: int, largest_bytes: int) -> Sequence[torch.Tensor]:
-    """The window, cut into as many buffers as are wanted, where each holds every tensor."""
-    size = len(window) // wanted // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-    if size < max(largest_bytes, 1):
-        return (window,)
-    return [window[index * size : (index + 1) * size] for index in range(wanted)]
+def _places(
+    bank: ResidentBank, window: Arena | None, passing: Mapping[str, CensusEntry]
+) -> Iterator[Placed]:
+    """Where each tensor is read: one after another round a window, or into its rows."""
+    begin = 0
+    for key in bank.keys:
+        if window is None or key not in passing:
+            yield key, bank.place(key)
+            continue
+        entry, room = passing[key], window.tensors["window"]
+        begin = begin if begin + entry.source_bytes <= len(room) else 0
+        view = room[begin : begin + entry.source_bytes].view(getattr(torch, entry.dtype))
+        begin += _room(entry)
+        yield key, view.view(entry.shape)
 
 
-def _stream(
-    bank: ResidentBank, entry: CensusEntry, window: torch.Tensor, source: TensorSource
-) -> None:
-    """Read one tensor into the front of ``window`` and cast it from there into its rows."""
-    view = window[: entry.source_bytes].view(getattr(torch, entry.dtype)).view(entry.shape)
-    mark_unwritten(view)
-    source.read_into(entry.key, view)
-    if not is_unwritten(view):
-        bank.fill(entry.key, view)
+def _room(entry: CensusEntry) -> int:
+    """What a tensor takes of a window, the next one aligned."""
+    return -(-entry.source_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -10,23 +10,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from harness.adapters.common.fills import check_read, fill
+from harness.adapters.common.marks import is_unwritten, mark_unwritten
 from harness.adapters.common.rows import Fill, ResidentTensor, RowSource
 from harness.errors import InvalidInputError
-from harness.realize.adapter import TensorSource
-
-_MARK = 0xFF
-_EDGE_BYTES = 16
-
-
-def mark_unwritten(tensor: torch.Tensor) -> None:
-    """Put a bit pattern that no weights have (negative NaNs) at the end of each row."""
-    _edges(tensor).fill_(_MARK)
-
-
-def is_unwritten(tensor: torch.Tensor) -> bool:
-    """Whether some row (the whole of a vector) still ends in nothing but marks."""
-    edges = _edges(tensor)
-    return bool(edges.numel()) and bool((edges.amin(dim=1) == _MARK).any())
 
 
 @functools.lru_cache(maxsize=8)
@@ -43,12 +29,6 @@ def _slots(
         for source in tensor.sources:
             slots[source.key] = (*slots.get(source.key, ()), (tensor.name, source))
     return slots
-
-
-def _edges(tensor: torch.Tensor) -> torch.Tensor:
-    """Last bytes of each row; of all bytes, marking and looking would be the largest cost."""
-    num_rows = tensor.shape[0] if tensor.ndim == 2 else 1
-    return tensor.reshape(num_rows, -1).view(torch.uint8)[:, -_EDGE_BYTES:]
 
 
 class ResidentBank:
@@ -73,12 +53,21 @@ class ResidentBank:
         is_copied = source.fill in (Fill.COPY, Fill.COPY_SCALES)
         return is_copied and slot.dtype == getattr(torch, dtype) and tuple(slot.shape) == shape
 
-    def read(self, key: str, source: TensorSource) -> None:
-        """Read one checkpoint tensor that :meth:`takes` allows straight into its rows."""
-        (place, first), *others = self._take(key)
-        source.read_into(key, first)
+    def place(self, key: str) -> torch.Tensor:
+        """The rows into which a checkpoint tensor that :meth:`takes` allows is read."""
+        (_, first), *_ = self._slots_of(key)
+        return first
+
+    def complete(self, key: str) -> None:
+        """Check what was read into its :meth:`place`, and bring it into its other slots.
+
+        Raises:
+            CheckpointError: When a scale is not one, or a weight is not a number.
+        """
+        (place, first), *others = self._slots_of(key)
         check_read(place, first)
         for other, slot in others:
+            mark_unwritten(slot)
             fill(other, slot, first)
         self._filled.add(key)
 
@@ -88,7 +77,11 @@ class ResidentBank:
         Raises:
             CheckpointError: When a scale is not one.
         """
-        for source, slot in self._take(key):
+        slots = self._slots_of(key)
+        for source, slot in slots:
+            if source.fill.places:
+                mark_unwritten(slot)
+        for source, slot in slots:
             fill(source, slot, tensor)
         self._filled.add(key)
 
@@ -111,11 +104,7 @@ class ResidentBank:
     def _rows(self, name: str, source: RowSource) -> torch.Tensor:
         return self._tensors[name][source.row_offset : source.row_offset + source.rows]
 
-    def _take(self, key: str) -> list[tuple[RowSource, torch.Tensor]]:
+    def _slots_of(self, key: str) -> list[tuple[RowSource, torch.Tensor]]:
         if key in self._filled:
             raise InvalidInputError("a slot is filled twice", where=key)
-        slots = [(source, self._rows(name, source)) for name, source in self._slots[key]]
-        for source, slot in slots:
-            if source.fill.places:
-                mark_unwritten(slot)
-        return slots
+        return [(source, self._rows(name, source)) for name, source in self._slots[key]]

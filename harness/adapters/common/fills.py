@@ -13,6 +13,7 @@ import torch
 
 from harness.adapters.common.rows import Fill, RowSource
 from harness.errors import CheckpointError
+from harness.state.copies import copy_rows
 
 BLOCK_COLUMNS = 16
 _LARGEST_SCALE_BITS = 0x7E
@@ -47,12 +48,12 @@ def check_read(source: RowSource, slot: torch.Tensor) -> None:
 
 def _copy(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
     _check_weights(source, tensor)
-    slot.copy_(tensor.reshape(slot.shape), non_blocking=True)
+    copy_rows(slot, tensor.reshape(slot.shape))
 
 
 def _copy_scales(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
     _check_e4m3(source, tensor)
-    slot.copy_(tensor.reshape(slot.shape), non_blocking=True)
+    copy_rows(slot, tensor.reshape(slot.shape))
 
 
 def _repeat(source: RowSource, slot: torch.Tensor, tensor: torch.Tensor) -> None:
