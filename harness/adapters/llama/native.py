@@ -62,9 +62,7 @@ class NativeLayers:
         self._config = config
         self._k, self._v = cache["k"], cache["v"]
         self._held = residents, rope_tables, cache  # operations name tensors by address
-        self._rows, self._row = (
-            _Listing(config, layers, residents, rope_tables, cache, one) for one in (None, head)
-        )
+        self._listing = _Listing(config, layers, residents, rope_tables, cache, head)
 
     def run(
         self, hidden: torch.Tensor, start_position: int, tap: Tap | None, boundary: int
@@ -73,10 +71,10 @@ class NativeLayers:
 
         ``boundary`` is the index of the first layer's first boundary.
         """
-        listing, rows = self._rows, hidden.shape[0]
+        listing, rows = self._listing, hidden.shape[0]
         scratch = listing.begin(hidden, start_position)
         if tap is None:
-            listing.program.run(scratch, rows, start_position)
+            listing.program.run(scratch, rows, start_position, 0, listing.num_layer_ops)
         else:
             for index, mark in enumerate(listing.marks):
                 for tensor in self._armed(scratch, rows, start_position, index, mark):
@@ -88,9 +86,9 @@ class NativeLayers:
         self, hidden: torch.Tensor, start_position: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run a row [1, H] through the head as well; returns [1, H], and the logits [V]."""
-        listing = self._row
+        listing = self._listing
         assert listing.logits is not None
-        scratch = listing.begin(hidden, start_position)
+        scratch = listing.begin(hidden, start_position, listing.logits.size)
         listing.program.run(scratch, 1, start_position)
         return listing.hidden.of(scratch, 1), listing.logits.of(scratch, 1)[0]
 
@@ -98,7 +96,7 @@ class NativeLayers:
         self, scratch: torch.Tensor, rows: int, start: int, index: int, mark: _Marks
     ) -> Iterator[torch.Tensor]:
         """One layer, its operations run between the boundaries that are read."""
-        listing, config = self._rows, self._config
+        listing, config = self._listing, self._config
         program = listing.program
 
         def written() -> torch.Tensor:
@@ -161,23 +159,25 @@ class _Listing:
         self.gate_up = buffer(2 * config.intermediate_size)
         self._activated = buffer(config.intermediate_size)
         self._ordered = self.program.buffer(ordered_columns(widest), torch.float32)
-        self.logits = None
-        if head is not None:
-            self.logits = self.program.buffer(head.table.shape[0], torch.float32)
         self.marks = tuple(
             self._add_layer(residents, f"layers.{layer}.", index)
             for index, layer in enumerate(layers)
         )
-        if head is not None and self.logits is not None:
+        self.num_layer_ops = len(self.program)
+        self.logits = None
+        if head is not None:
+            # Of one row, where attention's parts were: nobody reads them any more.
+            size = head.table.shape[0]
+            self.logits = Buffer(offset=self.program.rest, size=size, dtype=torch.float32)
             head.add(self.program, self.hidden, self.normed, self._ordered, self.logits)
         self.program.seal()
 
-    def begin(self, hidden: torch.Tensor, start_position: int) -> torch.Tensor:
+    def begin(self, hidden: torch.Tensor, start_position: int, num_logits: int = 0) -> torch.Tensor:
         """Memory for a step over rows [R, H], which are put where the first layer reads them."""
         rows, config = hidden.shape[0], self._config
         end = start_position + rows
         parts = attention.num_part_floats(rows, config.num_heads, config.head_dim, end)
-        scratch = self.program.scratch(rows, 4 * parts)
+        scratch = self.program.scratch(rows, 4 * max(parts, num_logits))
         self.hidden.of(scratch, rows).copy_(hidden)
         return scratch
 
