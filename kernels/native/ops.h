@@ -17,10 +17,10 @@ constexpr int64_t kPanelFloats = 32 << 10;
 // Rows of a weight of one unit of work. For few rows memory decides: a thread that jumps to another
 // place after 27 KB reads a sixth slower, since nothing foresaw its jump, and what was foreseen is
 // another thread's. So there are long runs, as many for each thread. For many rows, what its cache
-// holds.
-inline int64_t rows_of_unit(int64_t rows, int64_t outputs, int64_t row_bytes, int size) {
+// holds in float32.
+inline int64_t rows_of_unit(int64_t rows, int64_t outputs, int64_t columns, int64_t row_bytes, int size) {
   if (rows > kTileRows) {
-    const int64_t wanted = (128 << 10) / (row_bytes > 0 ? row_bytes : 1) / 12 * 12;
+    const int64_t wanted = kPanelFloats / (columns > 0 ? columns : 1) / 12 * 12;
     return wanted < 12 ? 12 : wanted > kMostOutputs ? kMostOutputs : wanted;
   }
   const int64_t each = outputs * row_bytes / size / kRunBytes, units = size * (each < 1 ? 1 : each);
@@ -85,7 +85,7 @@ void linear(const Op& op, const Step& step, Team& team) {
   team.each(rows, [&](int64_t r) {
     put_in_order(op.weight, x + r * columns, columns, ordered + r * padded);
   });
-  const int64_t chunk = rows_of_unit(rows, outputs, op.size[2], team.size());
+  const int64_t chunk = rows_of_unit(rows, outputs, columns, op.size[2], team.size());
   const bool is_widened = op.weight == kBFloat16 && rows > 2 * kTileRows && 3 * padded <= kPanelFloats;
   const int64_t most = is_widened && kMostOutputs * padded > kPanelFloats
                            ? kPanelFloats / padded / 3 * 3 : kMostOutputs;
