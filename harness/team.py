@@ -26,13 +26,24 @@ class Team:
     """Threads that work beside the one that asks; without any, that one does all itself."""
 
     def __init__(self, num_threads: int = 0) -> None:
+        """Start the threads; returns when all are there.
+
+        Raises:
+            RuntimeError: When one cannot be started. None is left then.
+        """
         self.num_threads = num_threads
         self._pool: ThreadPoolExecutor | None = None
         if num_threads:
             self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="team")
             barrier = Barrier(num_threads)
-            # Each waits for all, so that none takes the turn of one that is not there yet.
-            wait([self._pool.submit(_warm, barrier) for _ in range(num_threads)])
+            try:
+                # Each waits for all, so that none takes the turn of one that is not there yet.
+                for each in [self._pool.submit(_warm, barrier) for _ in range(num_threads)]:
+                    each.result()
+            except BaseException:
+                barrier.abort()
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -79,5 +90,9 @@ class Team:
 
 
 def _warm(barrier: Barrier) -> None:
-    hashlib.sha256(bytes(_WARM_BYTES))
+    try:
+        hashlib.sha256(bytes(_WARM_BYTES))
+    except BaseException:
+        barrier.abort()
+        raise
     barrier.wait()

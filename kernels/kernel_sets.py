@@ -20,7 +20,7 @@ on the rows beside it nor on how a prompt is cut into steps. Many rows cost as m
 NATIVE_CPU = "native-cpu/1"
 """Operations in C++ where they pay, the others as in torch-cpu-invariant/1. A row's bits depend
 neither on the rows beside it nor on how a prompt is cut into steps, nor on the number of threads
-where the operation is in C++."""
+where the operation is in C++. Which bits these are, the library's digest in a record's key says."""
 TORCH_REFERENCE = "torch-reference/1"
 """The oracle of each op, in double precision inside; slow."""
 TRITON = "triton/1"

@@ -720,3 +720,14 @@ def test_help_loads_almost_nothing() -> None:
     names = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
     assert result.returncode == 0
     assert names.isdisjoint({*HEAVY, "numpy", "pyarrow", "hydra", "rich", "jsonschema", "rfc8785"})
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "code"), [("--help", 0), ("evidence ls --store nowhere", 2)])
+def test_a_closed_stream_changes_no_exit_code(closed: str, arguments: str, code: int) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m harness {arguments} {closed}"],
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == code

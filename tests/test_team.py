@@ -71,3 +71,23 @@ def test_an_error_is_the_answer_s(team: Team) -> None:
     assert team.begin(int, "7").result() == 7
     with pytest.raises(ValueError, match="invalid literal"):
         failing.result()
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, started = threading.active_count(), []
+    start = threading.Thread.start
+
+    def start_two(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Team(3)
+    for thread in started:
+        thread.join(30)
+    assert threading.active_count() == before

@@ -6,7 +6,7 @@ A second process that audits records loads what it needs while this one does the
 import gc
 import os
 from argparse import Namespace
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +19,17 @@ def verify(options: Namespace) -> int:
     # numpy would start a thread for products of matrices, which looks for work on the other core.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     store = Path(options.store)
-    with Reauditor(store) if is_worth_it(store) else nullcontext() as reauditor:
+    with _second(store) as reauditor:
         code: int = _loaded("harness.cli.store_audit").verify(options, reauditor)
     return code
+
+
+def _second(store: Path) -> AbstractContextManager[Reauditor | None]:
+    """A second auditor, where it is worth a process and one can be started."""
+    if is_worth_it(store):
+        with suppress(OSError):
+            return Reauditor(store)
+    return nullcontext()
 
 
 def _loaded(name: str) -> ModuleType:

@@ -93,9 +93,9 @@ def reaudit(
         stored: Digest of its newest verdict, or ``None`` when there is none.
         layout_for: Gives a family's layout; ``None`` audits without layouts.
     """
-    newest = None if stored is None else load_verdict(stored, store)
-    verdict, problem, code, experiment = None, None, None, None
+    newest, verdict, problem, code, experiment = None, None, None, None, None
     try:
+        newest = None if stored is None else load_verdict(stored, store)
         record = RememberingRecord(**vars(load_record(digest, store)))
         experiment = record.predicate.experiment
         plan = parse_plan(record.plan_bytes(), where=record.predicate.plan.file_digest)

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.errors import HarnessError, NotEvaluableError
 from harness.measure.wire import receive, send
+from harness.run.child import CRASHED
 from harness.run.processes import Child, child_environment
 
 PATIENCE_S = 86400.0
@@ -25,17 +26,21 @@ class Reauditor:
 
     def __init__(self, store: Path) -> None:
         theirs, self._sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            self._child = Child(
-                "auditor",
-                [
-                    *(sys.executable, "-m", "harness.run.reauditor"),
-                    *("--store", str(store), "--fd", str(theirs.fileno())),
-                ],
-                environment=child_environment(num_threads=1),
-                on_line=lambda line: None,
-                pass_fds=(theirs.fileno(),),
-            )
+        try:
+            with theirs:
+                self._child = Child(
+                    "auditor",
+                    [
+                        *(sys.executable, "-m", "harness.run.reauditor"),
+                        *("--store", str(store), "--fd", str(theirs.fileno())),
+                    ],
+                    environment=child_environment(num_threads=1),
+                    on_line=lambda line: None,
+                    pass_fds=(theirs.fileno(),),
+                )
+        except BaseException:
+            self._sock.close()
+            raise
 
     def __enter__(self) -> "Reauditor":
         return self
@@ -58,6 +63,7 @@ class Reauditor:
 
         Raises:
             NotEvaluableError: When the process gave no answer, with what became of it.
+            RuntimeError: When it ended by an error of its program.
         """
         try:
             send(self._sock, {"record": record, "verdict": verdict})
@@ -70,6 +76,8 @@ class Reauditor:
         outcome = self._child.wait(_END_S)
         how = outcome.signal or f"exit code {outcome.exit_code}"
         told = (f"{outcome.outcome} ({how})", outcome.message, got)
+        if outcome.exit_code == CRASHED:
+            raise RuntimeError("; ".join(part for part in told if part))
         raise NotEvaluableError(
             "the process that audited this record gave no answer",
             expected="an audit",

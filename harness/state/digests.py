@@ -1,8 +1,9 @@
 """Digests and raw bytes of tensors. Knows no plan, no model and no store.
 
-On a host all of it reads bytes and words through numpy and the C library, on the calling thread: a
-step's sentinels run when the step has just evicted everything, and torch's operators are more code
-to fetch again, some of which wakes threads that the next step wants the cores of.
+On a host all of it reads bytes and words through numpy and the C library, and what a step's
+sentinels call works on the calling thread: they run when the step has just evicted everything, and
+torch's operators are more code to fetch again, some of which wakes threads that the next step wants
+the cores of.
 """
 
 import ctypes
@@ -37,7 +38,8 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
 def tensor_digests(tensors: Iterable[torch.Tensor], team: Team) -> Iterator[str]:
     """:func:`tensor_digest` of each, in order, as many at a time as a team has threads.
 
-    A device's tensors are hashed by the calling thread, to which the device belongs.
+    A device's tensors are hashed by the calling thread, to which the device belongs. A strided one
+    is copied until it was hashed.
     """
     for is_cpu, alike in groupby(tensors, lambda tensor: tensor.is_cpu):
         if is_cpu:
@@ -68,7 +70,15 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two CPU tensors of equal shape and dtype have equal bytes."""
+    """Whether two tensors on the host have equal bytes.
+
+    Raises:
+        ValueError: For a tensor that is elsewhere.
+    """
+    if not (one.is_cpu and other.is_cpu):
+        raise ValueError(f"expected tensors on the host, got {one.device} and {other.device}")
+    if one.nbytes != other.nbytes:
+        return False
     one, other = one.contiguous(), other.contiguous()
     return _memcmp()(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
 

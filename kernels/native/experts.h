@@ -43,12 +43,12 @@ void expert_product(const Bank& bank, int64_t expert, const int64_t* pairs, int6
   }
 }
 
-// Outputs of one unit of work, for so many units of each `outputs`. Long runs: where a thread jumps
-// to, nothing has been foreseen.
+// How many outputs a unit of work takes, where `outputs` of them are shared out among `units`. Long
+// runs: where a thread jumps to, nothing has been foreseen.
 inline int64_t outputs_of_unit(int64_t outputs, int64_t units) {
   constexpr int64_t least = 32;
   const int64_t wanted = (outputs + units - 1) / units;
-  return (wanted + least - 1) / least * least;
+  return wanted < least ? least : (wanted + least - 1) / least * least;
 }
 
 // Sizes: k, E, H, I. Operands: x [R, H], ids [R, k], weights [R, k], codes, block scales and row

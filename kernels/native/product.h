@@ -51,14 +51,16 @@ inline void put_group(const float* x, float* out) {
   for (int i = 0; i < kLanes; i++) out[i] = x[2 * i], out[kLanes + i] = x[2 * i + 1];
 }
 
-// For NVFP4 the activations of a block, too, are integers q and a scale that is a power of two: 22 bits
-// and a sign below the block's largest. A bfloat16 is not changed by that unless the largest is 2^14
-// times it. An E2M1 code is a half of an integer c of -12 to 12, so sums of c q are exact, and take no
+// For NVFP4 the activations of a block, too, are integers q and a scale that is a power of two: 22
+// bits and a sign below the block's largest, and not below 2^-125. A bfloat16 is not changed by that
+// unless the largest is 2^14 times it, or it is below 2^-118. A block with a NaN or an infinity is
+// NaN. An E2M1 code is a half of an integer c of -12 to 12, so sums of c q are exact, and take no
 // float for each code. As u = c + 12 has no sign and q is cut into three digits that have one, a
 // processor multiplies and adds bytes: sum(c q) = sum(u q) - 12 sum(q).
 //
-// A group of columns takes as many bytes as its float32 would: for each of the three places, the lowest
-// first, the digits of even columns, then of odd ones; 12 sum(q) of each eight columns; their scale.
+// A group of columns takes as many bytes as its float32 would: for each of the three places, the
+// lowest first, the digits of even columns, then of odd ones; 12 sum(q) of each eight columns; their
+// scale.
 template <class A>
 void put_digits(const A* x, int64_t columns, char* out) {
   constexpr int64_t group = 8 * kLanes, half = 4 * kLanes;
@@ -302,8 +304,6 @@ inline void some_rows(const float* const* x, const Weight& weight, int64_t begin
     case kNvFp4: return packed_rows<R>(x, weight, begin, end, out, out_stride);
   }
 }
-
-
 
 // Rows x[0], ..., x[rows - 1] (at most kTileRows) by weight rows [begin, end), without row scales.
 // Never inlined: it is large, and called from few places with much work.

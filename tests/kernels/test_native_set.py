@@ -240,6 +240,7 @@ CASES: dict[str, Callable[[torch.dtype], Case]] = {
     "fp8": lambda dtype: fp8_case(7, 194, 65, dtype),
     "fp8-one-scale": lambda dtype: fp8_case(2, 1024, 6, dtype),
     "nvfp4": lambda dtype: nvfp4_case(6, 208, 33, dtype),
+    "nvfp4-deep": lambda dtype: nvfp4_case(2, 4112, 3, dtype),
     "nvfp4-half": lambda dtype: nvfp4_case(1, 1024, 20, dtype),
     "experts": lambda dtype: experts_case(9, 50, 37, False, dtype),
     "experts-packed": lambda dtype: experts_case(9, 80, 48, True, dtype),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.adapters.families import layout_for
-from harness.errors import ExitCode, NotEvaluableError
+from harness.errors import ExitCode
 from harness.evidence.record import verdicts_by_record
 from harness.evidence.store import Store
 from harness.reconcile.reaudit import Reaudit, reaudit
@@ -90,13 +90,20 @@ def test_one_that_is_killed_is_told_and_the_others_are_audited(
     assert {entry.status for entry in report.records if entry is not lost} == {"passed"}
 
 
-def test_one_that_ended_says_how(store: Path) -> None:
+def test_a_verdict_that_is_not_there_is_a_problem_of_its_record(store: Path) -> None:
+    record = min(newest(store))
     with Reauditor(store) as reauditor:
-        record = min(newest(store))
-        with pytest.raises(NotEvaluableError, match=r"failed \(exit code 2\); no such"):
-            reauditor.ask(record, "sha256:" + "0" * 64)
-        with pytest.raises(NotEvaluableError):
-            reauditor.ask(record, None)
+        answer = reauditor.ask(record, "sha256:" + "0" * 64)
+    assert answer["problem_code"] == ExitCode.INVALID_INPUT
+    assert "no such" in answer["problem"]
+
+
+def test_an_error_of_its_program_stays_one_here(store: Path) -> None:
+    with Reauditor(store) as reauditor:
+        with pytest.raises(RuntimeError, match="exit code 70"):
+            reauditor.ask(5, None)  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="exit code 70"):
+            reauditor.ask(min(newest(store)), None)
 
 
 @pytest.mark.parametrize("num_records", [0, 1, 2, 3])

@@ -8,7 +8,7 @@ from harness.errors import InvalidInputError
 from harness.plan.layout import TensorSpec
 from harness.state.accounting import TensorAccounting
 from harness.state.arena import Memory
-from harness.state.digests import count_non_finite, tensor_bytes, tensor_digest
+from harness.state.digests import count_non_finite, equal_bits, tensor_bytes, tensor_digest
 from harness.state.snapshot import copy_declared
 
 
@@ -112,3 +112,13 @@ def test_one_that_is_not_finite_is_counted_anywhere(
     tensor[place] = value
     assert count_non_finite(tensor) == counts
     assert count_non_finite(torch.empty(0)) == (0, 0)
+
+
+def test_equal_bits_are_of_equal_sizes_on_the_host() -> None:
+    one = torch.arange(6.0)
+    assert equal_bits(one, one.view(2, 3).t().t().clone())
+    assert not equal_bits(one, one[:4])
+    assert not equal_bits(one[:4], one)
+    assert not equal_bits(one, -one)
+    with pytest.raises(ValueError, match="on the host, got cpu and meta"):
+        equal_bits(one, one.to("meta"))

@@ -67,7 +67,8 @@ class ResidentBank:
         (place, first), *others = self._slots_of(key)
         check_read(place, first)
         for other, slot in others:
-            mark_unwritten(slot)
+            if other.fill.places:
+                mark_unwritten(slot)
             fill(other, slot, first)
         self._filled.add(key)
 

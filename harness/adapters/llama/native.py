@@ -58,10 +58,11 @@ class NativeLayers:
         Raises:
             InvalidInputError: Listing every tensor that is strided: operations take addresses.
         """
-        _require_contiguous(residents, rope_tables, cache)
+        named = {} if head is None else {"final norm": head.norm, "head": head.table}
+        _require_contiguous(residents, rope_tables, cache, named)
         self._config = config
         self._k, self._v = cache["k"], cache["v"]
-        self._held = residents, rope_tables, cache  # operations name tensors by address
+        self._held = residents, rope_tables, cache, head  # operations name tensors by address
         self._listing = _Listing(config, layers, residents, rope_tables, cache, head)
 
     def run(
