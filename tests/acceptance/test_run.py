@@ -229,6 +229,7 @@ def short_plan(command: Command, path: Path, *overrides: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_multirun_goes_on_after_failures(command: Command, runs: Runs, tmp_path: Path) -> None:
     """The first job runs into its time limit, the second breaks an acceptance check."""
     late = short_plan(command, tmp_path / "late.json", "timeouts.realization_s=1")

@@ -68,6 +68,7 @@ def test_a_lost_stage_fails_the_run_and_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_stages_of_other_kinds_are_refused_before_anything_is_loaded(
     staged_plan: Callable[..., LoadedPlan], run_staged: Callable[..., Any], small: LoadedPlan
 ) -> None:
