@@ -3,15 +3,13 @@
 A second process that audits records loads what it needs while this one does the same.
 """
 
-import gc
 import os
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext, suppress
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from harness.run.reaudits import Reauditor, is_worth_it
+from harness.run.uncollected import load_uncollected
 
 
 def verify(options: Namespace) -> int:
@@ -20,7 +18,7 @@ def verify(options: Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     store = Path(options.store)
     with _second(store) as reauditor:
-        code: int = _loaded("harness.cli.store_audit").verify(options, reauditor)
+        code: int = load_uncollected("harness.cli.store_audit").verify(options, reauditor)
     return code
 
 
@@ -30,14 +28,3 @@ def _second(store: Path) -> AbstractContextManager[Reauditor | None]:
         with suppress(OSError):
             return Reauditor(store)
     return nullcontext()
-
-
-def _loaded(name: str) -> ModuleType:
-    """Import a module, without looking for garbage among what modules are made of."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module(name)
-    finally:
-        if was_enabled:
-            gc.enable()
